@@ -1,0 +1,53 @@
+# The front door. `make demo` and `make test` need only python3 (3.11+, venv) and make.
+#
+#   PIP_ARGS     extra arguments for pip, e.g. PIP_ARGS="--index-url https://my.index/simple"
+#   CONSTRAINTS  the pins to install with; CONSTRAINTS=/dev/null takes whatever pyproject.toml allows
+#   PYTHON       the interpreter that makes .venv
+
+PYTHON ?= python3
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
+PIP_ARGS ?=
+BIN := $(VENV)/bin
+
+# Virtual machines that advertise AMX without allowing it kill bfloat16 matmuls with SIGILL.
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format test-slow test-gpu bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(BIN)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(CONSTRAINTS) -e ".[dev]"
+	@touch $@
+
+demo: $(BIN)/.installed ## train softmax and LaS attention side by side, on a CPU, in three minutes
+	$(BIN)/longlens demo
+
+test: lint ## everything CI checks: lint, types, import contract, test suite
+	$(BIN)/python -m pytest
+
+lint: $(BIN)/.installed ## ruff, mypy --strict and the import contract
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(BIN)/.installed ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+test-slow: $(BIN)/.installed ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+test-gpu: $(BIN)/.installed ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+bench: $(BIN)/.installed ## LaS against plain attention on this machine
+	$(BIN)/longlens bench ops
+
+clean: ## remove .venv and the caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
