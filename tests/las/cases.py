@@ -24,26 +24,32 @@ class Case:
     seed: int
     options: dict = field(default_factory=dict)
 
-    def tensors(self, dtype=torch.float64):
-        """Query, key, value, alpha, and the upstream gradient, all from the case's own seed."""
+    def tensors(self, dtype=torch.float64, *, through=torch.float64, device="cpu"):
+        """Query, key, value, alpha, key mask and the upstream gradient, from the case's own seed.
+
+        They are rounded to `through` and held in `dtype`, so that a float64 computation can start
+        from the very numbers that a low precision one gets.
+        """
         g = torch.Generator().manual_seed(self.seed)
         heads = self.kv_heads * self.group
 
         def draw(*shape):
-            return torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype)
+            x = torch.randn(*shape, generator=g, dtype=torch.float64)
+            return x.to(through).to(device=device, dtype=dtype)
 
         q = draw(self.batch, heads, self.queries, self.width)
         k = draw(self.batch, self.kv_heads, self.keys, self.width)
         v = draw(self.batch, self.kv_heads, self.keys, self.value_width)
         grad = draw(self.batch, heads, self.queries, self.value_width)
-        alpha = None
+        alpha = mask = None
         if self.rate is not None:
-            alpha = torch.rand(heads, generator=g, dtype=torch.float64) * self.rate
+            alpha = torch.rand(heads, generator=g, dtype=torch.float64).float().double() * self.rate
             alpha[0] = 0 if heads > 1 else self.rate
-        mask = None
+            alpha = alpha.to(device)
         if self.masked:
             mask = torch.rand(self.batch, self.keys, generator=g) > 0.3
             mask[0] &= self.seed % 3 > 0  # at times a sequence without a single real key
+            mask = mask.to(device)
         return q, k, v, alpha, mask, grad
 
 
@@ -89,13 +95,12 @@ def error(found, expected):
     return float((found.double() - expected).abs().max() / expected.abs().max().clamp(min=0.1))
 
 
-def run(case, impl, dtype=torch.float64, **overrides):
+def run(case, impl, dtype=torch.float64, *, through=torch.float64, device="cpu", **overrides):
     """Output and gradients of q, k, v and (where there is one) alpha."""
-    q, k, v, alpha, mask, grad = case.tensors(dtype)
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    q, k, v, alpha, mask, grad = case.tensors(dtype, through=through, device=device)
     inputs = [t.requires_grad_() for t in (q, k, v)]
     if alpha is not None:
-        alpha = alpha.to(wide).requires_grad_()
+        alpha = alpha.to(torch.promote_types(dtype, torch.float32)).requires_grad_()
         inputs.append(alpha)
     out = las_attention(
         q, k, v, alpha=alpha, key_mask=mask, enable_gqa=True, impl=impl, **case.options | overrides
@@ -103,3 +108,23 @@ def run(case, impl, dtype=torch.float64, **overrides):
     grads = torch.autograd.grad(out, inputs, grad, allow_unused=True)
     grads = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, inputs, strict=True)]
     return [out.detach(), *grads]
+
+
+def over_budget(case, impl, dtype, device="cpu"):
+    """What exceeds the error budget in a low precision: a list of (name, error, allowed).
+
+    Against float64, the budget is twice the error of the plain reference run in the same dtype,
+    with a floor of 8 ulp (PyTorch's CPU kernels use a faster exponential); for the gradient of α
+    ten times in float32, where folding cancels.
+    """
+    true = run(case, "reference", through=dtype, device=device)
+    plain = run(case, "reference", dtype, through=dtype, device=device)
+    fast = run(case, impl, dtype, through=dtype, device=device)
+    floor = 8 * torch.finfo(dtype).eps
+    found = []
+    for name, exact, slow, quick in zip(("out", *"qkvα"), true, plain, fast, strict=False):
+        factor = 10 if name == "α" and dtype == torch.float32 else 2
+        allowed = factor * max(error(slow, exact), floor)
+        if not error(quick, exact) <= allowed:  # a NaN is over budget too
+            found.append((name, error(quick, exact), allowed))
+    return found

@@ -1,16 +1,11 @@
-"""float32, bfloat16 and float16: errors within a budget taken from the data, and never a NaN.
-
-The error is max|Δ|/max|ref| against float64. The budget is twice the error of the plain reference
-run in the same dtype (with a floor of 8 ulp: PyTorch's CPU kernels use a faster exponential); for
-the gradient of α ten times in float32, where folding cancels.
-"""
+"""float32, bfloat16 and float16: errors within a budget taken from the data, and never a NaN."""
 
 import pytest
 import torch
 
 from longlens import las_attention
 
-from .cases import Case, error, run
+from .cases import Case, over_budget
 
 READINGS = [
     dict(is_causal=True, smoothing="causal", window=5),
@@ -26,31 +21,9 @@ HALF = (torch.bfloat16, torch.float16)
 @pytest.mark.parametrize("rate", [1e-3, 0.05, 1.0, 50.0])
 @pytest.mark.parametrize("reading", READINGS, ids=lambda r: f"{r['smoothing']}-{r['window']}")
 def test_error_budget(reading, rate, dtype):
-    floor = 8 * torch.finfo(dtype).eps
     for length, masked, seed in ((33, True, 1), (130, False, 2), (300, False, 3)):
         case = Case(2, 2, 2, length, length, 32, 32, rate, masked, seed, reading)
-        rounded = run_on_rounded_inputs(case, dtype, torch.float64, "reference")
-        plain = run_on_rounded_inputs(case, dtype, dtype, "reference")
-        fast = run_on_rounded_inputs(case, dtype, dtype, "sdpa")
-        for name, true, slow, found in zip(("out", *"qkvα"), rounded, plain, fast, strict=True):
-            allowed = 10 if name == "α" and dtype == torch.float32 else 2
-            assert error(found, true) <= allowed * max(error(slow, true), floor), (name, length)
-
-
-def run_on_rounded_inputs(case, inputs, dtype, impl):
-    """The same inputs, rounded to `inputs`, computed in `dtype`."""
-    original = case.tensors
-    case.tensors = lambda _=None: rounded(original(inputs), dtype)
-    try:
-        return run(case, impl, dtype)
-    finally:
-        case.tensors = original
-
-
-def rounded(tensors, dtype):
-    q, k, v, alpha, mask, grad = tensors
-    q, k, v, grad = (t.to(dtype) for t in (q, k, v, grad))
-    return q, k, v, alpha, mask, grad
+        assert over_budget(case, "sdpa", dtype) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF])

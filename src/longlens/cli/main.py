@@ -1,0 +1,67 @@
+"""`longlens COMMAND …`: finds the command's module and runs its `main`.
+
+Modules load only when their command is called, so `longlens --help` is quick and a command needs
+no more than its own dependencies.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+
+from longlens._version import __version__
+
+COMMANDS = {
+    "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
+    "bench": "time LaS attention against plain attention, FlexAttention and eager Eq. 4",
+    "data": "list, prepare, import and look at tasks",
+    "layers": "the zoo of mixers as a table",
+}
+
+
+def usage() -> str:
+    """The text of `longlens --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items() if _exists(name)]
+    return "\n".join(
+        ["usage: longlens COMMAND [options]", "", *lines, "", "longlens COMMAND --help tells more."]
+    )
+
+
+def _exists(name: str) -> bool:
+    return find_spec(f"longlens.cli.{name}") is not None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0, 1 for an error, 2 for wrong usage."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    name = words[0]
+    if name not in COMMANDS or not _exists(name):
+        near = get_close_matches(name, COMMANDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        print(f"longlens: unknown command {name!r}{hint}\n\n{usage()}", file=sys.stderr)
+        return 2
+    try:
+        code: int = import_module(f"longlens.cli.{name}").main(words[1:])
+    except ModuleNotFoundError as error:
+        if error.name not in ("jsonargparse", "torch", "numpy"):
+            raise
+        print(f"longlens {name}: needs {error.name}: pip install 'longlens[lab]'", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"longlens {name}: {error}", file=sys.stderr)
+        return 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Time and peak memory of a function, on CPU and CUDA."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+Work = Callable[[], object]
+
+
+def milliseconds(work: Work, device: torch.device) -> float:
+    """How long one call takes, the device's queue empty before and after."""
+    if device.type != "cuda":
+        start = time.perf_counter()
+        work()
+        return 1e3 * (time.perf_counter() - start)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize(device)
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize(device)
+    return float(begin.elapsed_time(end))
+
+
+def side_by_side(works: dict[str, Work], device: torch.device, seconds: float) -> dict[str, float]:
+    """Median milliseconds of each, measured in turns so that a slow moment of the machine hits all.
+
+    One call of each warms up; then rounds follow until `seconds` have passed, at least three.
+    """
+    for work in works.values():
+        work()
+    times: dict[str, list[float]] = {name: [] for name in works}
+    start = time.perf_counter()
+    rounds = 0
+    while rounds < 3 or (time.perf_counter() - start < seconds and rounds < 200):
+        for name, work in works.items():
+            times[name].append(milliseconds(work, device))
+        rounds += 1
+    return {name: sorted(t)[len(t) // 2] for name, t in times.items()}
+
+
+def peak_mebibytes(work: Work, device: torch.device) -> float:
+    """Memory that one call adds at its peak; NaN where the system cannot tell."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        torch.cuda.synchronize(device)
+        return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if not (status.exists() and reset.exists()):
+        return float("nan")
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # give freed memory back, or it would hide new use
+        reset.write_text("5")  # the kernel forgets the old peak
+    except (AttributeError, OSError):
+        return float("nan")
+
+    def field(name: str) -> int:
+        return int(status.read_text().split(f"{name}:")[1].split()[0])
+
+    before = field("VmRSS")
+    work()
+    return (field("VmHWM") - before) / 2**10
