@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -27,7 +28,10 @@ def provenance(device: str | torch.device = "cpu") -> dict[str, str]:
 
 
 def commit() -> str:
-    """The checkout's commit, with "-dirty" where files differ from it; "unknown" outside of git."""
+    """The checkout's commit, with "-dirty" where files differ from it.
+
+    Outside of git: the environment variable LONGLENS_COMMIT, or "unknown".
+    """
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -39,7 +43,7 @@ def commit() -> str:
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if git("status", "-s") else "")
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("LONGLENS_COMMIT", "unknown")
 
 
 def hardware(device: str | torch.device) -> str:
