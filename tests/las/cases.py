@@ -114,13 +114,14 @@ def over_budget(case, impl, dtype, device="cpu"):
     """What exceeds the error budget in a low precision: a list of (name, error, allowed).
 
     Against float64, the budget is twice the error of the plain reference run in the same dtype,
-    with a floor of 8 ulp (PyTorch's CPU kernels use a faster exponential); for the gradient of α
-    ten times in float32, where folding cancels.
+    with a floor of 8 ulp (PyTorch's CPU kernels use a faster exponential) or 12 on CUDA (whose
+    float32 kernel sums in another order); for the gradient of α ten times in float32, where
+    folding cancels.
     """
     true = run(case, "reference", through=dtype, device=device)
     plain = run(case, "reference", dtype, through=dtype, device=device)
     fast = run(case, impl, dtype, through=dtype, device=device)
-    floor = 8 * torch.finfo(dtype).eps
+    floor = (12 if device == "cuda" else 8) * torch.finfo(dtype).eps
     found = []
     for name, exact, slow, quick in zip(("out", *"qkvα"), true, plain, fast, strict=False):
         factor = 10 if name == "α" and dtype == torch.float32 else 2

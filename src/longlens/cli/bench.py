@@ -142,7 +142,9 @@ def _compare(
     def both(form: Attention) -> Callable[[], object]:
         return lambda: torch.autograd.grad(form(q, k, v), inputs, grad)
 
-    differentiable = {n: f for n, f in forms.items() if n != "FlexAttention" or device.type == "cuda"}
+    differentiable = {
+        n: f for n, f in forms.items() if n != "FlexAttention" or device.type == "cuda"
+    }
     ahead = side_by_side({n: forward(f) for n, f in forms.items()}, device, seconds)
     whole = side_by_side({n: both(f) for n, f in differentiable.items()}, device, seconds)
     rows = []
@@ -184,6 +186,7 @@ def _flex(alpha: Tensor, options: dict[str, Any]) -> Attention:
     def decay(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score * torch.exp(-alpha[h] * (i - j).abs())
 
+    torch._dynamo.reset()  # each shape compiles anew, or the limit on recompilations is soon met
     compiled = torch.compile(flex_attention)
     masks: dict[int, Any] = {}
 

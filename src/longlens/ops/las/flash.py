@@ -100,6 +100,8 @@ def flash_backward(
         )  # fmt: skip
     else:
         lse = F.pad(lse, (0, -lse.shape[-1] % 32), value=float("inf"))
+        # In half precision the kernel takes `out` to lie as its own forward would have left it.
+        out = out.transpose(1, 2).contiguous().transpose(1, 2)
         seed = torch.zeros((), dtype=torch.int64, device=q.device)
         needed = [True, True, True, False]
         grads = aten._scaled_dot_product_efficient_attention_backward(

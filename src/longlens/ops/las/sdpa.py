@@ -155,14 +155,41 @@ def repeat_heads(query: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     )
 
 
+class _DenseGradient(torch.autograd.Function):
+    """The identity, whose gradient lies in memory as the output does.
+
+    cuDNN's attention (seen with torch 2.11, cuDNN 9.19) returns wrong gradients for an upstream
+    gradient that is a slice of a larger tensor, such as the gradient of a concatenation.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.strides = x.stride()
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (grad,) = grads
+        if grad.stride() == ctx.strides:
+            return grad
+        return torch.empty_strided(
+            grad.shape, ctx.strides, dtype=grad.dtype, device=grad.device
+        ).copy_(grad)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    gqa = q.shape[1] != k.shape[1]
+    out = F.scaled_dot_product_attention(q, k, v, enable_gqa=gqa, **options)
+    if out.is_cuda and out.requires_grad:
+        out = _DenseGradient.apply(out)  # type: ignore[no-untyped-call]
+    return out
+
+
 def _plain(
     q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, key_mask: Tensor | None, scale: float
 ) -> Tensor:
     mask = None if key_mask is None else key_mask[:, None, None, :]
-    gqa = q.shape[1] != k.shape[1]
-    out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=gqa
-    )
+    out = _sdpa(q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale)
     if mask is not None and q.device.type != "cpu":  # not every kernel gives zeros here
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0)
     return out
@@ -173,8 +200,7 @@ def _folded(
 ) -> Tensor:
     """SDPA(q·u, k·w, v). Keys stay unrepeated where α is constant inside each group of heads."""
     q, k, scale = fold_square(q, k, alpha, alpha_max, scale)
-    gqa = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
+    return _sdpa(q, k, v, is_causal=True, scale=scale)
 
 
 def _merged(
