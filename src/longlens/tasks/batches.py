@@ -124,7 +124,9 @@ class Batches:
                 split.nbytes < RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
             )
         self.resident = bool(resident)
-        self._source = _Source(split, self.device if self.resident else torch.device("cpu"), self.resident)
+        self._source = _Source(
+            split, self.device if self.resident else torch.device("cpu"), self.resident
+        )
 
     def __len__(self) -> int:
         """Return the number of global batches in an epoch."""
@@ -262,7 +264,9 @@ class _Source:
         else:
             rows = self.split.arrays["stream"]
             joined = np.zeros((len(starts), padded + 1), np.int64)
-            for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+            for row, (start, length) in enumerate(
+                zip(starts.tolist(), lengths.tolist(), strict=True)
+            ):
                 joined[row, : length + 1] = rows.slice(start, start + length + 1)
             out = torch.from_numpy(joined)
         return out[:, :-1].contiguous(), out[:, 1:].contiguous()

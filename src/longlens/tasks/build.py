@@ -117,8 +117,12 @@ def find_folder(info: TaskInfo, root: str | Path | None, options: Any) -> Path:
 
 
 def _resolve_source(
-    info: TaskInfo, root: str | Path | None, given: str | Path | None, mirror: str | None,
-    check: bool, quiet: bool,
+    info: TaskInfo,
+    root: str | Path | None,
+    given: str | Path | None,
+    mirror: str | None,
+    check: bool,
+    quiet: bool,
 ) -> Source | None:
     if given is not None:
         return Source(Path(given).expanduser().absolute(), info.remotes, check)
@@ -178,12 +182,21 @@ def default_workers() -> int:
 
 
 def write_sequences(
-    writer: Writer, split: str, sequences: Sequence[bytes], offset: int, block_size: int = 5000
+    writer: Writer,
+    split: str,
+    sequences: Sequence[bytes],
+    offset: int,
+    rows: dict[str, npt.NDArray[Any]] | None = None,
+    block_size: int = 5000,
 ) -> None:
-    """Write byte strings of varying length as tokens byte+offset, in blocks of ``block_size``."""
+    """Write byte strings of varying length as tokens byte+offset, with ``rows`` beside them."""
     for block, start in enumerate(range(0, len(sequences), block_size)):
         part = sequences[start : start + block_size]
         flat = np.frombuffer(b"".join(part), np.uint8)
-        tokens = flat.astype(np.uint16) + np.uint16(offset) if offset else flat
-        lengths = np.array([len(sequence) for sequence in part], np.int32)
-        writer.write_block(split, block, {"flat": tokens, "lengths": lengths})
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "flat": flat.astype(np.uint16) + np.uint16(offset) if offset else flat,
+            "lengths": np.array([len(sequence) for sequence in part], np.int32),
+        }
+        for name, values in (rows or {}).items():
+            arrays[name] = values[start : start + block_size]
+        writer.write_block(split, block, arrays)

@@ -41,7 +41,7 @@ class Rows:
         return rows
 
     def __len__(self) -> int:
-        return self.shape[0]
+        return int(self.shape[0])
 
     @property
     def nbytes(self) -> int:
@@ -89,7 +89,9 @@ class Split:
     ``stream`` (total,). ``targets`` (N,) or (N, T, D). Extras (N,).
     """
 
-    def __init__(self, name: str, spec: Spec, arrays: Mapping[str, Rows], documents: Split | None) -> None:
+    def __init__(
+        self, name: str, spec: Spec, arrays: Mapping[str, Rows], documents: Split | None
+    ) -> None:
         self.name, self.spec, self.arrays, self.documents = name, spec, dict(arrays), documents
         if "lengths" in self.arrays:
             self.starts = np.cumsum([0, *self.arrays["lengths"].whole()], dtype=np.int64)
@@ -114,7 +116,9 @@ class Split:
         if "lengths" in self.arrays:
             return self.arrays["lengths"].whole().astype(np.int64)
         if self.spec.kind == "next_token":
-            raise DataError("a next-token split is one stream; its windows have the length you choose")
+            raise DataError(
+                "a next-token split is one stream; its windows have the length you choose"
+            )
         return np.full(len(self), self.arrays["inputs"].shape[1], np.int64)
 
     def sequence(self, index: int) -> Array:

@@ -44,9 +44,7 @@ def check_file(path: Path, remote: Remote) -> None:
         )
 
 
-def fetch(
-    remote: Remote, folder: Path, *, mirror: str | None = None, quiet: bool = False
-) -> Path:
+def fetch(remote: Remote, folder: Path, *, mirror: str | None = None, quiet: bool = False) -> Path:
     """Download ``remote`` into ``folder`` unless it is there already; return its path.
 
     The bytes go to ``FILENAME.part``. A download that was cut off, even by a kill, goes on from
@@ -96,9 +94,10 @@ def _download(url: str, part: Path, remote: Remote, quiet: bool) -> None:
             length = response.headers.get("Content-Length")
             total = remote.bytes or (have + int(length) if length else None)
             label = f"downloading {remote.filename}"
-            with part.open("ab" if have else "wb") as file, Progress(
-                label, total, "bytes", quiet
-            ) as progress:
+            with (
+                part.open("ab" if have else "wb") as file,
+                Progress(label, total, "bytes", quiet) as progress,
+            ):
                 progress.advance(have)
                 while chunk := response.read(_CHUNK):
                     file.write(chunk)

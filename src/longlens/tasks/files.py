@@ -117,7 +117,7 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> tuple[int, str]:
         hashing = _HashingFile(file)
         counted.append(hashing)
         np.lib.format.write_array(
-            hashing,  # type: ignore[arg-type]
+            hashing,
             np.ascontiguousarray(array),
             allow_pickle=False,
         )

@@ -18,7 +18,18 @@ from longlens.tasks.spec import Spec
 
 Pixels = npt.NDArray[np.uint8]
 BLOCK = 10_000
-CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 CIFAR = Remote(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     "cifar-10-binary.tar.gz",
@@ -27,13 +38,26 @@ CIFAR = Remote(
 )
 _MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _MNIST = {
-    "train-images-idx3-ubyte": (9_912_422, "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-    "train-labels-idx1-ubyte": (28_881, "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-    "t10k-images-idx3-ubyte": (1_648_877, "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-    "t10k-labels-idx1-ubyte": (4_542, "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+    "train-images-idx3-ubyte": (
+        9_912_422,
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    ),
+    "train-labels-idx1-ubyte": (
+        28_881,
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    "t10k-images-idx3-ubyte": (
+        1_648_877,
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    ),
+    "t10k-labels-idx1-ubyte": (
+        4_542,
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
 }
 MNIST = tuple(
-    Remote(f"{_MNIST_URL}{name}.gz", f"{name}.gz", size, sha) for name, (size, sha) in _MNIST.items()
+    Remote(f"{_MNIST_URL}{name}.gz", f"{name}.gz", size, sha)
+    for name, (size, sha) in _MNIST.items()
 )
 
 
@@ -131,7 +155,9 @@ def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
     elif "images.npy" in found and "labels.npy" in found:
         array = load_npy(found["images.npy"], "images.npy")
         if array.dtype != np.uint8 or array.shape[1:] != (32, 32):
-            raise DataError(f"images.npy must be (N, 32, 32) uint8, got {array.dtype} {array.shape}")
+            raise DataError(
+                f"images.npy must be (N, 32, 32) uint8, got {array.dtype} {array.shape}"
+            )
         pixels = array.astype(np.uint8, copy=False).reshape(-1, 1024)
         classes = load_npy(found["labels.npy"], "labels.npy").astype(np.uint8)
         cut = len(pixels) * 5 // 6  # 50,000 training images, then 10,000 test images

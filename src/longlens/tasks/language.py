@@ -52,7 +52,9 @@ def build_bytes(job: Job) -> tuple[Spec, dict[str, int]]:
     """Write ``enwik8`` (bytes 0 … 255) or ``text8`` (a space and a … z as 0 … 26)."""
     found = job.need_source().collect(job.name)
     if job.name not in found:
-        raise DataError(f"{job.need_source().path} holds no file {job.name} (or {job.name}.zip, .xz)")
+        raise DataError(
+            f"{job.need_source().path} holds no file {job.name} (or {job.name}.zip, .xz)"
+        )
     data = found[job.name]
     if not job.options.subset:
         if len(data) != PUBLISHED:
@@ -84,7 +86,11 @@ def build_bytes(job: Job) -> tuple[Spec, dict[str, int]]:
     return spec, {split: len(part) for split, part in zip(SPLITS, cuts, strict=True)}
 
 
-_WIKI_FILES = {"train": "wiki.train.tokens", "validation": "wiki.valid.tokens", "test": "wiki.test.tokens"}
+_WIKI_FILES = {
+    "train": "wiki.train.tokens",
+    "validation": "wiki.valid.tokens",
+    "test": "wiki.test.tokens",
+}
 
 
 def build_words(job: Job) -> tuple[Spec, dict[str, int]]:

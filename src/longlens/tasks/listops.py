@@ -85,7 +85,9 @@ def _grow(options: ListOpsOptions, rng: np.random.Generator, count: int) -> list
         if 1 < depth < options.max_depth:
             is_operator = rng.random(len(tree)) < OPERATOR_SHARE
         args = np.where(is_operator, rng.integers(2, options.max_args + 1, len(tree)), 0)
-        length += np.bincount(tree, minlength=count) + np.bincount(tree[is_operator], minlength=count)
+        length += np.bincount(tree, minlength=count) + np.bincount(
+            tree[is_operator], minlength=count
+        )
         levels.append(_Level(tree, parent, args))
         alive = (length < options.max_length)[tree] & is_operator  # too long already: stop growing
         parent = np.repeat(np.arange(len(tree)), np.where(alive, args, 0))
@@ -226,7 +228,11 @@ def _pick(arrays: dict[str, npt.NDArray[Any]], index: list[int]) -> dict[str, np
 
 
 def make_block(
-    options: ListOpsOptions, split: str, block: int, count: int, avoid: frozenset[bytes] = frozenset()
+    options: ListOpsOptions,
+    split: str,
+    block: int,
+    count: int,
+    avoid: frozenset[bytes] = frozenset(),
 ) -> dict[str, npt.NDArray[Any]]:
     """Make ``count`` different examples, a pure function of the arguments.
 

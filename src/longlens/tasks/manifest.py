@@ -157,7 +157,9 @@ def verify_files(folder: Path, manifest: Manifest, verify: Verify = "full") -> N
     advice = f"delete {folder} and prepare the data set again"
     present = {path.name for path in folder.iterdir()}
     if foreign := sorted(present - set(manifest.files) - {FILENAME}):
-        raise DataError(f"{folder} holds a file that its manifest does not list: {foreign[0]}; {advice}")
+        raise DataError(
+            f"{folder} holds a file that its manifest does not list: {foreign[0]}; {advice}"
+        )
     for name, entry in manifest.files.items():
         path = folder / name
         if name not in present:

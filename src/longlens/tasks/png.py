@@ -28,7 +28,9 @@ def encode_png(picture: Picture) -> bytes:
     [[0, 128, 255]]
     """
     if picture.ndim != 2 or picture.dtype != np.uint8 or not picture.size:
-        raise DataError(f"picture must be (rows, columns) uint8, got {picture.dtype} {picture.shape}")
+        raise DataError(
+            f"picture must be (rows, columns) uint8, got {picture.dtype} {picture.shape}"
+        )
     rows, columns = picture.shape
     header = struct.pack(">IIBBBBB", columns, rows, 8, 0, 0, 0, 0)
     filtered = np.zeros((rows, columns + 1), np.uint8)  # filter 0 before each row

@@ -23,12 +23,19 @@ from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote, check_file
 from longlens.tasks.files import sha256_file
 
-_OPENERS: dict[str, Callable[[BinaryIO], IO[bytes]]] = {
+_OPENERS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
     ".xz": lambda file: lzma.LZMAFile(file),
     ".bz2": lambda file: bz2.BZ2File(file),
 }
-_DAMAGE = (EOFError, tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, gzip.BadGzipFile)
+_DAMAGE = (
+    EOFError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    gzip.BadGzipFile,
+)
 Wanted = Callable[[str], bool]
 
 
@@ -46,7 +53,9 @@ def _damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        raise DataError(f"{path} is truncated or damaged ({error or type(error).__name__})") from None
+        raise DataError(
+            f"{path} is truncated or damaged ({error or type(error).__name__})"
+        ) from None
     except OSError as error:
         if error.errno is None:  # bz2 reports damage this way
             raise DataError(f"{path} is truncated or damaged ({error})") from None

@@ -39,7 +39,9 @@ class Spec:
     target_dim: int | None = None  # D of regression targets
     target_length: int | None = None  # T of regression targets
     pair: bool = False  # an example is two sequences (Retrieval)
-    image: tuple[int, int] | None = None  # rows and columns, where a sequence is an image row by row
+    image: tuple[int, int] | None = (
+        None  # rows and columns, where a sequence is an image row by row
+    )
     encoding: str | None = None  # how `longlens data show` reads tokens: see tasks/decode.py
     class_names: tuple[str, ...] | None = None
     extras: tuple[str, ...] = ()  # further values kept for each example (ListOps: operator, depth)
@@ -69,7 +71,10 @@ class Spec:
         """Rebuild a spec from :meth:`to_json`'s values."""
         names = {field.name for field in fields(cls)}
         if unknown := sorted(set(values) - names):
-            raise DataError(f"the manifest's spec has fields that this version does not know: {unknown}")
-        return cls(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        )
+            raise DataError(
+                f"the manifest's spec has fields that this version does not know: {unknown}"
+            )
+        plain: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+        }
+        return cls(**plain)

@@ -66,7 +66,9 @@ def _read(job: Job) -> dict[str, list[Review]]:
                 row = json.loads(line)
                 text, label = row["text"], row["label"]
             except (ValueError, KeyError, TypeError):
-                raise DataError(f"{name}, line {number}: not a JSON object with label and text") from None
+                raise DataError(
+                    f"{name}, line {number}: not a JSON object with label and text"
+                ) from None
             if label not in (0, 1) or not isinstance(text, str):
                 raise DataError(f"{name}, line {number}: label must be 0 or 1 and text a string")
             reviews[split].append((text.encode(), int(label)))
@@ -107,7 +109,9 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
             )
     if options.validation_from == "test":
         splits = {"train": reviews["train"], "validation": reviews["test"], "test": reviews["test"]}
-        job.writer.notes.append("validation is the test split (select-on-test, as in LRA's pipeline)")
+        job.writer.notes.append(
+            "validation is the test split (select-on-test, as in LRA's pipeline)"
+        )
     else:
         held = hold_out(reviews["train"], options.validation, options.seed)
         splits = {
@@ -118,10 +122,9 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
     for split, rows in splits.items():
         if not rows:
             raise DataError(f"text: the {split} split would be empty")
-        write_sequences(job.writer, split, [text for text, _ in rows], offset=1)
         labels = np.array([label for _, label in rows], np.uint8)
-        for block, start in enumerate(range(0, len(rows), 5000)):
-            job.writer.extend_block(split, block, {"targets": labels[start : start + 5000]})
+        texts = [text for text, _ in rows]
+        write_sequences(job.writer, split, texts, offset=1, rows={"targets": labels})
     spec = Spec(
         kind="classification",
         inputs="tokens",

@@ -107,12 +107,6 @@ class Writer:
         self._append({"split": split, "block": block, "files": files})
         self._blocks[split, block] = files
 
-    def extend_block(self, split: str, block: int, arrays: Arrays) -> None:
-        """Add further arrays to a block that was just written."""
-        before = self._blocks[split, block]
-        self.write_block(split, block, arrays)
-        self._blocks[split, block] = before | self._blocks[split, block]
-
     def _arrays(self) -> dict[str, ArrayEntry]:
         """Join the blocks' files into logical arrays, checking that they fit together."""
         parts: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}

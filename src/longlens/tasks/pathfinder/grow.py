@@ -12,14 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.pathfinder.parameters import Parameters
 
-Floats = npt.NDArray[np.float32]
-Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[Any]  # float32
+Bools = npt.NDArray[Any]  # bool
 PROPOSALS = 8  # turns tried for each paddle
 POINTS = 3  # along a paddle, to measure distances from
 BACK = 8  # paddles to go back at a dead end, at most
@@ -131,7 +132,9 @@ class _Pairs:
             p, self.rng, head, self.headings[image, before], self.margin[image]
         )
         inside = (points > p.padding) & (points < p.size - p.padding)
-        good = inside.all(axis=(2, 3)) & self._can_turn(points[:, :, -1], headings, self.margin[image])
+        good = inside.all(axis=(2, 3)) & self._can_turn(
+            points[:, :, -1], headings, self.margin[image]
+        )
         row = np.arange(len(image))
         by_contour = self.points[image].reshape(len(image), p.contour_length, 2, POINTS, 2)
         others = by_contour[row, :, 1 - at % 2].reshape(len(image), -1, 2)

@@ -19,8 +19,11 @@ from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH
 from longlens.tasks.png import decode_png
 from longlens.tasks.progress import Progress
 
-_FOLDER = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9",
-           "hard": "curv_contour_length_14"}
+_FOLDER = {
+    "easy": "curv_baseline",
+    "intermediate": "curv_contour_length_9",
+    "hard": "curv_contour_length_14",
+}
 PUBLISHED = 200_000
 SKIPPABLE = 10  # more unreadable images than this mean a damaged source
 BLOCK = 5000
@@ -36,7 +39,9 @@ def _scan(job: Job, folder: str) -> tuple[str, dict[str, int]]:
         for line in file.read().decode("utf-8", "replace").splitlines():
             columns = line.split()
             if len(columns) < 4 or columns[3] not in ("0", "1"):
-                raise DataError(f"{name}: a metadata line does not have the published layout: {line!r}")
+                raise DataError(
+                    f"{name}: a metadata line does not have the published layout: {line!r}"
+                )
             rows[f"{prefix}{folder}/{columns[0]}/{columns[1]}"] = int(columns[3])
     if not labels:
         raise DataError(
@@ -82,7 +87,11 @@ def build_from_lra(job: Job, size: int, difficulty: str, subset: bool) -> dict[s
     order = np.flatnonzero(read)[order]
     targets = np.array([labels[name] for name in names], np.uint8)
     tenth = len(order) // 10
-    bounds = {"train": (2 * tenth, len(order)), "validation": (0, tenth), "test": (tenth, 2 * tenth)}
+    bounds = {
+        "train": (2 * tenth, len(order)),
+        "validation": (0, tenth),
+        "test": (tenth, 2 * tenth),
+    }
     for split, (start, stop) in bounds.items():
         rows = np.sort(order[start:stop])
         for block, begin in enumerate(range(0, len(rows), BLOCK)):
