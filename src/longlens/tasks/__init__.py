@@ -59,6 +59,7 @@ def prepare(
         workers: processes for the generators; the result does not depend on it.
         quiet: no progress on standard error.
         options: the task's own options, for example ``size=64`` for ``pathx``.
+
     """
     info = find_task(name)
     made = make_options(info, options)
@@ -86,6 +87,7 @@ def load(
         verify: see :func:`longlens.tasks.manifest.verify_files`.
         workers: processes for the generators.
         options: the task's own options; they are part of what is looked up.
+
     """
     imported = imported_folder(root, name)
     if imported is not None and imported.exists():

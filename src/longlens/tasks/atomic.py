@@ -1,4 +1,4 @@
-"""Atomic tasks after Gupta et al. 2022 (*Diagonal Linear RNNs*, Section 3.1), for the failure study.
+"""Atomic tasks after Gupta et al. 2022 (*Diagonal Linear RNNs*, Section 3.1): the failure study.
 
 Regression on sequences of independent standard normal values x₁ … x_n, scored by R²::
 
@@ -10,9 +10,9 @@ Regression on sequences of independent standard normal values x₁ … x_n, scor
     select   x1 … x_n | blanks       ->  the m marked values, in order, on the m blanks
 
 The first three have one channel and a target at every position. The others have a second channel,
-which is 1 on the blanks (``reverse``, ``sort``) or on the marked values (``select``), and targets on
-the blanks only, so that causal models can do them. The papers state neither lengths nor set sizes
-for their tables; here they are options.
+which is 1 on the blanks (``reverse``, ``sort``) or on the marked values (``select``), and targets
+on the blanks only, so that causal models can do them. The papers state neither lengths nor sizes of
+the sets for their tables; here they are options.
 """
 
 from __future__ import annotations

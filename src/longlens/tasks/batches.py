@@ -57,10 +57,12 @@ class Batches:
         limit: use only this many examples, the first of a fixed random order (learning curves).
 
     >>> import tempfile, longlens.tasks as tasks
-    >>> task = tasks.load("cumsum", root=tempfile.mkdtemp(), length=16, train=10, validation=4, test=4)
+    >>> sizes = dict(train=10, validation=4, test=4)
+    >>> task = tasks.load("cumsum", root=tempfile.mkdtemp(), length=16, **sizes)
     >>> batch = next(Batches(task["train"], batch_size=4, seed=0).epoch(0))
     >>> tuple(batch.inputs.shape), tuple(batch.targets.shape), batch.tokens
     ((4, 16, 1), (4, 16, 1), 64)
+
     """
 
     def __init__(
@@ -82,7 +84,8 @@ class Batches:
     ) -> None:
         if batch_size < 1 or batch_size % world_size:
             raise DataError(
-                f"batch_size must be a positive multiple of world_size {world_size}, got {batch_size}"
+                f"batch_size must be a positive multiple of world_size {world_size}, "
+                f"got {batch_size}"
             )
         if not 0 <= rank < world_size:
             raise DataError(f"rank must be in 0 … {world_size - 1}, got {rank}")

@@ -43,7 +43,7 @@ class Job:
         return self.source
 
     def blocks(self, make: MakeBlock, sizes: dict[str, int], block_size: int) -> None:
-        """Make every split from independent blocks, on ``workers`` processes, skipping finished ones.
+        """Make every split from independent blocks, on ``workers`` processes.
 
         ``make(options, split, block, count)`` must depend on its arguments alone, which is why the
         result is the same whatever the number of workers and however often the work was cut off.

@@ -44,7 +44,7 @@ def digest(value: Any) -> str:
 def dataset_folder(
     root: str | Path | None, name: str, version: int, options: Mapping[str, Any]
 ) -> Path:
-    """Folder of the data set ``name`` made with ``options`` by version ``version`` of its builder."""
+    """Folder of the data set ``name`` made with ``options`` by its builder's ``version``."""
     key = digest({"format": FORMAT, "name": name, "version": version, "options": dict(options)})
     return cache_root(root) / name / key[:16]
 

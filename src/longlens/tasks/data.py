@@ -125,7 +125,7 @@ class Split:
         """Return the input of example ``index`` without padding: (length,) or (length, C)."""
         if "flat" in self.arrays:
             return self.arrays["flat"].slice(int(self.starts[index]), int(self.starts[index + 1]))
-        return self.arrays["inputs"].slice(index, index + 1)[0]
+        return np.asarray(self.arrays["inputs"].slice(index, index + 1)[0])
 
     def __getitem__(self, index: int) -> Example:
         if not -len(self) <= index < len(self):
@@ -172,6 +172,7 @@ class Task:
     Args:
         folder: where :func:`longlens.tasks.prepare` put it.
         verify: see :func:`longlens.tasks.manifest.verify_files`.
+
     """
 
     def __init__(self, folder: Path, verify: Verify = "full") -> None:

@@ -56,6 +56,7 @@ def fetch(remote: Remote, folder: Path, *, mirror: str | None = None, quiet: boo
         folder: where to keep it.
         mirror: an address to take ``FILENAME`` from instead of the official one.
         quiet: no progress on standard error.
+
     """
     path = folder / remote.filename
     folder.mkdir(parents=True, exist_ok=True)

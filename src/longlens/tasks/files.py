@@ -61,7 +61,7 @@ def check_space(folder: Path, needed: int, what: str) -> None:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make a rename inside ``folder`` survive a power cut (a no-op where folders cannot be opened)."""
+    """Make a rename inside ``folder`` survive a power cut (Windows cannot: a no-op there)."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -94,7 +94,7 @@ _WIKI_FILES = {
 
 
 def build_words(job: Job) -> tuple[Spec, dict[str, int]]:
-    """Write ``wikitext103``: words of the training text by falling frequency, ``<eos>`` at line ends."""
+    """Write ``wikitext103``: words numbered by falling frequency, ``<eos>`` at line ends."""
     source = job.need_source()
     names = {filename: split for split, filename in _WIKI_FILES.items()}
 

@@ -122,6 +122,7 @@ def _reduce(operator: Ints, args: Ints, low: Bytes, high: Bytes) -> tuple[Bytes,
 
     Returns:
         (k, m) lower and upper bounds.
+
     """
     starts = np.cumsum(args) - args
     node = np.repeat(np.arange(len(args), dtype=np.int32) << 4, args)
@@ -245,6 +246,7 @@ def make_block(
     >>> block = make_block(tiny, "train", 0, 4)
     >>> len(block["targets"]), int(block["lengths"].sum()) == len(block["flat"])
     (4, True)
+
     """
     rng = generator(options.seed, SPLITS.index(split), block)
     seen = set(avoid)

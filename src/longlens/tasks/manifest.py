@@ -117,7 +117,8 @@ def read_manifest(folder: Path) -> Manifest:
             raise ValueError("its checksum does not match its content")
         if values["format"] != FORMAT:
             raise DataError(
-                f"{path} has format {values['format']}, this version reads {FORMAT}; prepare it again"
+                f"{path} has format {values['format']}, this version reads {FORMAT}; "
+                "prepare it again"
             )
         manifest = Manifest(
             name=values["name"],

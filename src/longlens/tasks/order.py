@@ -59,7 +59,7 @@ def bucket_edges(lengths: Index, buckets: int, multiple: int) -> Index:
 
 @dataclass(frozen=True)
 class Plan:
-    """The batches of one epoch: for batch k its examples ``index[k]`` and its padded ``length[k]``."""
+    """The batches of one epoch: of batch k the examples ``index[k]``, padded to ``length[k]``."""
 
     index: list[Index]
     length: list[int]

@@ -49,6 +49,7 @@ def decode_png(data: bytes) -> Picture:
 
     Raises:
         DataError: not such a PNG, or a damaged one (every chunk's checksum is checked).
+
     """
     try:
         return _decode(data)

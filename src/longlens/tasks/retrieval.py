@@ -148,12 +148,12 @@ def _spec(longest: int, stands_in_for: str | None) -> Spec:
 
 
 def parse_pair(line: bytes, where: str) -> tuple[int, bytes, bytes]:
-    """Split one line of LRA's layout: label, id, id, text, text, with tabs between.
+    r"""Split one line of LRA's layout: label, id, id, text, text, with tabs between.
 
     The texts are kept as the file has them (LRA wrote Python's ``b'…'``), since that is what every
     published number was trained on.
 
-    >>> parse_pair(b"1.0\\tP01\\tP02\\tb'one'\\tb'two'\\n", "demo")
+    >>> parse_pair(b"1.0\tP01\tP02\tb'one'\tb'two'\n", "demo")
     (1, b"b'one'", b"b'two'")
     """
     columns = line.rstrip(b"\r\n").split(b"\t")

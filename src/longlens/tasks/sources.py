@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote, check_file
@@ -25,8 +25,8 @@ from longlens.tasks.files import sha256_file
 
 _OPENERS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
-    ".xz": lambda file: lzma.LZMAFile(file),
-    ".bz2": lambda file: bz2.BZ2File(file),
+    ".xz": lzma.LZMAFile,
+    ".bz2": bz2.BZ2File,
 }
 _DAMAGE = (
     EOFError,
@@ -83,6 +83,7 @@ class Source:
         official: the task's official archives. One found under its own name (as ``path`` or inside
             the folder ``path``) is checked against its published checksum before it is read.
         check: whether to check official checksums (off for deliberate subsets).
+
     """
 
     def __init__(self, path: Path, official: tuple[Remote, ...] = (), check: bool = True) -> None:
@@ -160,14 +161,14 @@ class Source:
                 pass
 
     def collect(self, *filenames: str) -> dict[str, bytes]:
-        """Return the content of those of ``filenames`` (without folders) that exist, in one pass."""
+        """Return the content of those of ``filenames`` that exist, in whatever folder."""
         found: dict[str, bytes] = {}
         for name, file in self.stream(lambda name: PurePosixPath(name).name in filenames):
             found.setdefault(PurePosixPath(name).name, file.read())
         return found
 
     def records(self) -> list[dict[str, Any]]:
-        """Return what was read, for the manifest: name, size and sha256 (of many files: together)."""
+        """Return what was read, for the manifest: name, size, sha256 (many files: together)."""
         files = [dict(record, sha256=sha256_file(path)) for path, record in self._used.items()]
         if len(files) <= 16:
             return files
@@ -178,7 +179,7 @@ class Source:
 
 def _decompressed(name: str, file: IO[bytes]) -> IO[bytes]:
     opener = _OPENERS.get(PurePosixPath(name).suffix)
-    return opener(cast(BinaryIO, file)) if opener else file
+    return cast(IO[bytes], opener(file)) if opener else file
 
 
 def _open_plain(path: Path, by_content: bool = False) -> IO[bytes]:
@@ -189,5 +190,5 @@ def _open_plain(path: Path, by_content: bool = False) -> IO[bytes]:
         magic = file.read(6)
     for start, suffix in ((b"\x1f\x8b", ".gz"), (b"\xfd7zXZ\x00", ".xz"), (b"BZh", ".bz2")):
         if magic.startswith(start):
-            return _OPENERS[suffix](path.open("rb"))
+            return cast(IO[bytes], _OPENERS[suffix](path.open("rb")))
     return path.open("rb")

@@ -43,7 +43,7 @@ def _open(value: ArrayOrPath, argument: str) -> Array:
 
 @dataclass
 class _Inputs:
-    """Inputs of N examples: ``rows`` (N, L[, C]) or flat (total[, C]), with lengths if they vary."""
+    """Inputs of N examples: (N, L[, C]) or flat (total[, C]), with lengths if they vary."""
 
     values: Array
     lengths: npt.NDArray[np.int64] | None
@@ -147,7 +147,8 @@ def import_arrays(
         kind: what the targets are, where their type does not say it.
         num_classes: default: the largest class + 1.
         vocab_size: default: the largest token + 1 (and one more for padding where 0 is in use).
-        validation, test: shares held out, at random by ``seed`` (a stream: its last parts).
+        validation: share held out, at random by ``seed`` (of a stream: from its end).
+        test: share held out in the same way.
         seed: of the split.
         root: the cache.
         replace: overwrite an imported task of this name.
@@ -156,6 +157,7 @@ def import_arrays(
     >>> x = np.arange(120).reshape(20, 6) % 7
     >>> import_arrays("mine", x, x[:, 0], root=root).examples
     {'test': 2, 'train': 16, 'validation': 2}
+
     """
     folder = imported_folder(root, name)
     if folder is None:
@@ -164,7 +166,8 @@ def import_arrays(
         raise DataError(f"a task {name!r} exists in {folder}; pass replace=True (--replace true)")
     if not (0 < validation < 1 and 0 < test < 1 and validation + test < 1):
         raise DataError(
-            f"validation and test must be shares between 0 and 1 that leave a rest, got {validation} and {test}"
+            "validation and test must be shares between 0 and 1 that leave a rest, got "
+            f"{validation} and {test}"
         )
     values = _open(tokens, "tokens")
     check_space(folder, int(2.1 * values.nbytes), f"importing {name}")

@@ -14,7 +14,7 @@ Images = npt.NDArray[np.uint8]
 
 
 def _patch(centre: Floats, reach: float, size: int) -> tuple[Any, Any, Any]:
-    """Pixels around points (N, 2): flat index (N, n), centres (N, n, 2), inside the image (N, n)."""
+    """Pixels around points (N, 2): flat index (N, n), centres (N, n, 2), inside or not (N, n)."""
     width = int(np.ceil(2 * reach)) + 2
     corner = np.floor(centre - reach).astype(np.int64)
     dy, dx = np.mgrid[0:width, 0:width].reshape(2, -1)
@@ -95,11 +95,11 @@ def contours_apart(p: Parameters, number: Images) -> npt.NDArray[np.bool_]:
     grid = number.reshape(-1, p.size, p.size)
     apart = ~(grid == 255).any(axis=(1, 2))
     reach = int(p.link)
-    for dy in range(0, reach + 1):
+    for dy in range(reach + 1):
         for dx in range(-reach, reach + 1):
             if (dy == 0 and dx <= 0) or dy**2 + dx**2 > p.link**2:
                 continue
             a = grid[:, dy:, max(dx, 0) : p.size + min(dx, 0)]
             b = grid[:, : p.size - dy, max(-dx, 0) : p.size - max(dx, 0)]
             apart &= ~((a != b) & (a > 0) & (b > 0)).any(axis=(1, 2))
-    return apart
+    return np.asarray(apart)

@@ -61,7 +61,7 @@ def _disc(radius_cells: float) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.in
 
 
 def draw_turns(rng: np.random.Generator, shape: tuple[int, ...], continuity: float) -> Floats:
-    """Turns with density ∝ cos²(continuity·δ) on |δ| < π/(2·continuity), by inverting its integral."""
+    """Turns δ with density ∝ cos²(continuity·δ), by inverting its integral."""
     grid = np.linspace(-np.pi / 2, np.pi / 2, 257)
     cumulative = (grid + np.sin(grid) * np.cos(grid)) / np.pi + 0.5
     return (np.interp(rng.random(shape), cumulative, grid) / continuity).astype(np.float32)
@@ -76,7 +76,7 @@ def _along(p: Parameters, tail: Floats, forward: Floats) -> Floats:
 def _propose(
     p: Parameters, rng: np.random.Generator, head: Floats, heading: Floats, margin: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Propose PROPOSALS next paddles after ``head`` (N, 2): tails, headings and points along them."""
+    """Propose next paddles after ``head`` (N, 2): tails, headings and points along them."""
     turns = draw_turns(rng, (len(head), PROPOSALS), p.continuity)
     headings = heading[:, None] + turns
     forward = _direction(headings)
@@ -93,7 +93,7 @@ def _distance(points: Floats, others: Floats) -> Floats:
     dx *= dx
     dy *= dy
     dx += dy
-    return np.sqrt(dx.reshape(n, k, -1).min(axis=2))
+    return np.asarray(np.sqrt(dx.reshape(n, k, -1).min(axis=2)))
 
 
 class _Pairs:
@@ -165,7 +165,7 @@ class _Pairs:
         self.points[stuck] = kept
 
     def _can_turn(self, head: Floats, heading: Floats, margin: Floats) -> Bools:
-        """Whether a contour at ``head`` (N, K, 2) can still turn away from the border, left or right.
+        """Whether a contour at ``head`` (N, K, 2) can still turn away from the border.
 
         It can if the circle of a turn that is easily drawn lies inside the image on either side.
         Without this, most contours run into the border and an image takes seconds.
@@ -191,7 +191,7 @@ class _Pairs:
         return np.stack([np.stack([self.tails[:, c], last[c]], axis=1) for c in (0, 1)], axis=1)
 
     def clear(self) -> Bools:
-        """Room for a marker at all four tips, whichever will be drawn, and no two markers touching."""
+        """Room for a marker at all four tips, whichever will be drawn; no two markers touching."""
         p, tips = self.p, self.tips()
         clear = ((tips >= p.marker_radius) & (tips <= p.size - p.marker_radius)).all(axis=(1, 2, 3))
         for c in (0, 1):
@@ -249,7 +249,7 @@ class _Ground:
         cell = np.clip(cell, 0, self.cells - 1)
         image = np.arange(len(points)) // (len(points) // len(self.taken))
         image = image.reshape(-1, *[1] * (points.ndim - 2))
-        return inside & ~self.taken[image, cell[..., 1], cell[..., 0]]
+        return np.asarray(inside & ~self.taken[image, cell[..., 1], cell[..., 0]])
 
     def take(self, points: Floats, radius: float) -> None:
         """Mark every cell within ``radius`` of points (N, n, 2) as taken."""
@@ -286,18 +286,18 @@ def _add_distractors(
     for _ in range(p.distractors):
         tail = [ground.places(rng, DISTRACTOR_TRIES)]
         heading = [rng.uniform(0, 2 * np.pi, len(margins)).astype(np.float32)]
-        good = ground.free(_along(p, tail[0], _direction(heading[0]))).all(axis=1)
+        good: Bools = np.asarray(ground.free(_along(p, tail[0], _direction(heading[0]))).all(axis=1))
         for _ in range(p.distractor_length - 1):
             head = tail[-1] + p.paddle_length * _direction(heading[-1])
             next_tails, next_headings, points = _propose(p, rng, head, heading[-1], margins)
-            free = ground.free(points).all(axis=2)
-            row, first = np.arange(len(free)), free.argmax(axis=1)
+            free: Bools = np.asarray(ground.free(points).all(axis=2))
+            row, first = np.arange(len(margins)), free.argmax(axis=1)
             good &= free.any(axis=1)
             tail.append(next_tails[row, first])
             heading.append(next_headings[row, first])
-        good = good.reshape(count, DISTRACTOR_TRIES)
-        fits = good.any(axis=1)
-        chosen = np.arange(count) * DISTRACTOR_TRIES + good.argmax(axis=1)
+        tried = np.asarray(good).reshape(count, DISTRACTOR_TRIES)
+        fits = tried.any(axis=1)
+        chosen = np.arange(count) * DISTRACTOR_TRIES + tried.argmax(axis=1)
         new_tails = np.where(fits[:, None, None], np.stack(tail, axis=1)[chosen], AWAY)
         new_headings = np.stack(heading, axis=1)[chosen]
         points = _along(p, new_tails, _direction(new_headings)).reshape(count, -1, 2)

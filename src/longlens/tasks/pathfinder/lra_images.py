@@ -29,8 +29,8 @@ SKIPPABLE = 10  # more unreadable images than this mean a damaged source
 BLOCK = 5000
 
 
-def _scan(job: Job, folder: str) -> tuple[str, dict[str, int]]:
-    """Read the metadata; return the prefix of the chosen copy and the label of each image."""
+def _scan(job: Job, folder: str) -> dict[str, int]:
+    """Read the metadata of one copy; return the label of each image by its name."""
     pattern = re.compile(rf"(?:^|.*/){folder}/metadata/[^/]+\.npy$")
     labels: dict[str, dict[str, int]] = {}
     for name, file in job.need_source().stream(lambda name: bool(pattern.match(name))):
@@ -40,22 +40,22 @@ def _scan(job: Job, folder: str) -> tuple[str, dict[str, int]]:
             columns = line.split()
             if len(columns) < 4 or columns[3] not in ("0", "1"):
                 raise DataError(
-                    f"{name}: a metadata line does not have the published layout: {line!r}"
+                    f"{name}: a line of another layout than the published one: {line!r}"
                 )
             rows[f"{prefix}{folder}/{columns[0]}/{columns[1]}"] = int(columns[3])
     if not labels:
         raise DataError(
-            f"{job.need_source().path} holds no {folder}/metadata/*.npy; give the folder or archive "
-            "that contains it (for example lra_release/pathfinder32)"
+            f"{job.need_source().path} holds no {folder}/metadata/*.npy; give what "
+            "contains it (for example lra_release/pathfinder32)"
         )
     prefix = min(labels, key=lambda key: (-len(labels[key]), len(key), key))
-    return prefix, labels[prefix]
+    return labels[prefix]
 
 
 def build_from_lra(job: Job, size: int, difficulty: str, subset: bool) -> dict[str, int]:
     """Write the three splits, 80/10/10 in a fixed random order; return their sizes."""
     assert difficulty in CONTOUR_LENGTH
-    prefix, labels = _scan(job, _FOLDER[difficulty])
+    labels = _scan(job, _FOLDER[difficulty])
     if len(labels) != PUBLISHED and not subset:
         raise DataError(
             f"the metadata list {len(labels)} images instead of {PUBLISHED}; pass subset=True "

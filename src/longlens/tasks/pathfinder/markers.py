@@ -24,7 +24,7 @@ def _pairs(tips: Floats) -> tuple[Floats, Floats]:
 def _difference(tips: Floats) -> Floats:
     """How much each pair on one contour differs in width from each pair on two, (N, 2, 2)."""
     one, two = (np.linalg.norm(pair[:, :, 0] - pair[:, :, 1], axis=-1) for pair in _pairs(tips))
-    return np.abs(one[:, :, None] - two[:, None, :])
+    return np.asarray(np.abs(one[:, :, None] - two[:, None, :]))
 
 
 def usable(tips: Floats, size: int) -> Bools:

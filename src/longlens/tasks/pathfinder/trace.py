@@ -45,6 +45,7 @@ def trace(picture: Picture, marker_radius: float, link: float, ink: int) -> bool
         marker_radius: of the two discs, in pixels.
         link: the longest step from one pixel with ink to the next.
         ink: a pixel brighter than this has ink.
+
     """
     if picture.ndim != 2 or picture.shape[0] != picture.shape[1]:
         raise DataError(f"picture must be square, got shape {picture.shape}")
