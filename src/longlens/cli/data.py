@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -145,14 +146,14 @@ def verify(name: str | None = None, root: str | None = None, **options: Any) -> 
 
 
 def _parser(command: str, about: str) -> ArgumentParser:
-    parser = ArgumentParser(
-        prog=f"longlens data {command}", description=about, exit_on_error=False
-    )
+    parser = ArgumentParser(prog=f"longlens data {command}", description=about, exit_on_error=False)
     parser.add_argument("--root", type=str | None, default=None, help="the cache folder")
     return parser
 
 
-def _task_parser(command: str, about: str, rest: Sequence[str], optional: bool = False) -> ArgumentParser:
+def _task_parser(
+    command: str, about: str, rest: Sequence[str], optional: bool = False
+) -> ArgumentParser:
     """Make a parser with the options of the task that ``rest`` names."""
     name = next((word for word in rest if not word.startswith("-")), None)
     parser = _parser(command, about)
@@ -205,7 +206,9 @@ def _show(rest: Sequence[str]) -> None:
     parser.add_argument("--split", type=str, default="train", help="|".join(SPLITS))
     parser.add_argument("--count", type=int, default=3, help="examples to print")
     parser.add_argument("--pick", type=int, default=0, help="seed of the choice of examples")
-    parser.add_argument("--out", type=str | None, default=None, help="gallery to write: .png, .html")
+    parser.add_argument(
+        "--out", type=str | None, default=None, help="gallery to write: .png, .html"
+    )
     own, options = _options(
         parser.parse_args(list(rest)).as_dict(), ["name", "root", "split", "count", "pick", "out"]
     )
@@ -238,6 +241,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] not in COMMANDS:
             raise DataError(f"command must be one of {', '.join(COMMANDS)}, got {words[0]!r}")
         COMMANDS[words[0]](words[1:])
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        return 0
     except (DataError, ArgumentError, OSError) as error:
         print(f"longlens data: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

@@ -19,7 +19,7 @@ from longlens.tasks.fetch import Remote, fetch
 from longlens.tasks.files import check_space, locked
 from longlens.tasks.manifest import Manifest, read_manifest, verify_files
 from longlens.tasks.progress import Progress
-from longlens.tasks.sources import Source
+from longlens.tasks.sources import Source, damage_named
 from longlens.tasks.spec import Spec
 from longlens.tasks.writer import Writer
 
@@ -165,7 +165,9 @@ def prepare_task(
         opened = _resolve_source(info, root, source, mirror, not subset, quiet)
         writer = Writer(folder, info.name, info.version, values)
         try:
-            spec, examples = info.build(Job(info.name, options, writer, opened, workers, quiet))
+            job = Job(info.name, options, writer, opened, workers, quiet)
+            with damage_named(opened.path if opened else folder):  # found while a file is read
+                spec, examples = info.build(job)
             records = opened.records() if opened else []
             return folder, writer.finish(spec, examples, records)
         except Exception:

@@ -137,7 +137,11 @@ def _page(task: Task, split: str, count: int, seed: int, stats: dict[str, SplitS
         "pre{max-height:20em;overflow:auto;background:#8882;padding:.5em;white-space:pre-wrap}"
         "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}}"
     )
-    note = f"<p>Stands in for: {html.escape(task.spec.stands_in_for)}.</p>" if task.spec.stands_in_for else ""
+    note = (
+        f"<p>Stands in for: {html.escape(task.spec.stands_in_for)}.</p>"
+        if task.spec.stands_in_for
+        else ""
+    )
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{task.name}</title>'
         f"<style>{style}</style><h1>{task.name}</h1><p>identity {task.identity}</p>{note}"

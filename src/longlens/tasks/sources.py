@@ -49,7 +49,8 @@ def plain_name(name: str) -> str:
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
+def damage_named(path: Path) -> Iterator[None]:
+    """Turn what the decompressors raise for damaged files into one error that names ``path``."""
     try:
         yield
     except _DAMAGE as error:
@@ -108,7 +109,7 @@ class Source:
         next one is asked for. The order is the archive's, or by name in a folder.
         """
         for root in self.roots:
-            with _damage_named(root):
+            with damage_named(root):
                 if root.is_dir():
                     yield from self._stream_folder(root, wanted)
                 elif zipfile.is_zipfile(root):
@@ -117,7 +118,8 @@ class Source:
                     yield from self._stream_tar(root, wanted)
                 elif wanted(plain_name(root.name)):
                     self._note(root)
-                    yield plain_name(root.name), _open_plain(root)
+                    with _open_plain(root) as file:
+                        yield plain_name(root.name), file
 
     def _note(self, path: Path) -> None:
         self._used.setdefault(path, {"name": path.name, "bytes": path.stat().st_size})
@@ -127,7 +129,7 @@ class Source:
             name = plain_name(path.relative_to(folder).as_posix())
             if path.is_file() and wanted(name):
                 self._note(path)
-                with _damage_named(path), _open_plain(path) as file:
+                with damage_named(path), _open_plain(path) as file:
                     yield name, file
 
     def _stream_zip(self, path: Path, wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
@@ -182,13 +184,16 @@ def _decompressed(name: str, file: IO[bytes]) -> IO[bytes]:
     return cast(IO[bytes], opener(file)) if opener else file
 
 
-def _open_plain(path: Path, by_content: bool = False) -> IO[bytes]:
+@contextmanager
+def _open_plain(path: Path, by_content: bool = False) -> Iterator[IO[bytes]]:
     """Open a file, undoing its compression (known by suffix, or by its first bytes)."""
-    if not by_content:
-        return _decompressed(path.name, path.open("rb"))
-    with path.open("rb") as file:
-        magic = file.read(6)
-    for start, suffix in ((b"\x1f\x8b", ".gz"), (b"\xfd7zXZ\x00", ".xz"), (b"BZh", ".bz2")):
-        if magic.startswith(start):
-            return cast(IO[bytes], _OPENERS[suffix](path.open("rb")))
-    return path.open("rb")
+    with path.open("rb") as raw:
+        name = path.name
+        if by_content:
+            magic = raw.read(6)
+            raw.seek(0)
+            kinds = ((b"\x1f\x8b", ".gz"), (b"\xfd7zXZ\x00", ".xz"), (b"BZh", ".bz2"))
+            name = next((suffix for start, suffix in kinds if magic.startswith(start)), "")
+            name = f"archive{name}"
+        with _decompressed(name, raw) as file:
+            yield file

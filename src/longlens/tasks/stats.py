@@ -72,7 +72,5 @@ def task_stats(task: Task) -> tuple[dict[str, SplitStats], dict[tuple[str, str],
             repeated=len(found) - len(keys[name]),
         )
     names = list(keys)
-    shared = {
-        (a, b): len(keys[a] & keys[b]) for i, a in enumerate(names) for b in names[i + 1 :]
-    }
+    shared = {(a, b): len(keys[a] & keys[b]) for i, a in enumerate(names) for b in names[i + 1 :]}
     return stats, shared

@@ -73,7 +73,8 @@ def make_images(
     parts: list[tuple[Images, npt.NDArray[np.uint8], Floats]] = []
     missing = count
     while missing:
-        scene = grow(p, rng, _CANDIDATES[p.size], usable)
+        candidates = min(_CANDIDATES[p.size], 32 + 5 * missing)  # about one in four is used
+        scene = grow(p, rng, candidates, usable)
         images, number = draw_dashes(p, scene)
         claim_tips(p, number, scene.tips)
         label = rng.integers(0, 2, len(scene.tips))

@@ -294,7 +294,9 @@ def _add_distractors(
     for _ in range(p.distractors):
         tail = [ground.places(rng, DISTRACTOR_TRIES)]
         heading = [rng.uniform(0, 2 * np.pi, len(margins)).astype(np.float32)]
-        good: Bools = np.asarray(ground.free(_along(p, tail[0], _direction(heading[0]))).all(axis=1))
+        good: Bools = np.asarray(
+            ground.free(_along(p, tail[0], _direction(heading[0]))).all(axis=1)
+        )
         for _ in range(p.distractor_length - 1):
             head = tail[-1] + p.paddle_length * _direction(heading[-1])
             next_tails, next_headings, points = _propose(p, rng, head, heading[-1], margins)
