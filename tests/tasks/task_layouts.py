@@ -107,7 +107,8 @@ def pathfinder_files(
 
 def wikitext_files() -> dict[str, bytes]:
     return {
-        "wikitext-103/wiki.train.tokens": b" = Title = \n\n the cat sat on the mat \n the <unk> ran \n",
+        "wikitext-103/wiki.train.tokens": b" = Title = \n\n the cat sat on the mat \n"
+        b" the <unk> ran \n",
         "wikitext-103/wiki.valid.tokens": b" the dog sat \n",
         "wikitext-103/wiki.test.tokens": b" a cat ran \n",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.server
 import threading
@@ -128,9 +129,7 @@ def test_a_task_through_a_mirror(server, tmp_path, monkeypatch):
     entry = Remote(
         "http://example.invalid/x", "enwik8.zip", len(archive), hashlib.sha256(archive).hexdigest()
     )
-    monkeypatch.setitem(
-        TASKS, "enwik8", __import__("dataclasses").replace(TASKS["enwik8"], remotes=(entry,))
-    )
+    monkeypatch.setitem(TASKS, "enwik8", dataclasses.replace(TASKS["enwik8"], remotes=(entry,)))
     prepare("enwik8", tmp_path / "r", mirror=server.url, quiet=True, subset=True)
     task = load("enwik8", tmp_path / "r", subset=True)
     assert task["train"].stream.tobytes() == DATA[:270_000]

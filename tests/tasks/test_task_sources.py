@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import struct
 import tarfile
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -233,8 +236,7 @@ def test_counts_of_the_published_set_are_required(tmp_path, rng, name):
     parts = {
         "image": layouts.cifar_files(rng),
         "smnist": {
-            k.removesuffix(".gz"): __import__("gzip").decompress(v)
-            for k, v in layouts.mnist_files(rng).items()
+            k.removesuffix(".gz"): gzip.decompress(v) for k, v in layouts.mnist_files(rng).items()
         },
         "text": layouts.imdb_files(layouts.reviews()),
         "enwik8": {"enwik8": b"x" * 100},
@@ -242,7 +244,7 @@ def test_counts_of_the_published_set_are_required(tmp_path, rng, name):
         "retrieval": layouts.aan_files(),
     }[name]
     folder = layouts.write_folder(tmp_path / "f", parts)
-    with pytest.raises(DataError, match="published|instead of"):
+    with pytest.raises(DataError, match=r"published|instead of"):
         prepare(name, tmp_path, source=folder, quiet=True)
     assert not list((tmp_path / name).glob("*.partial"))
 
@@ -320,7 +322,7 @@ def test_truncated_archives_are_named(tmp_path, rng, share, kind):
     elif kind == "zip":
         layouts.write_zip(path, noise)
     else:
-        path.write_bytes(__import__("gzip").compress(noise["enwik8"]))
+        path.write_bytes(gzip.compress(noise["enwik8"]))
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     with pytest.raises(DataError, match=r"truncated|damaged|holds no"):
         prepare("enwik8", tmp_path / "r", source=path, quiet=True, subset=True)
@@ -328,9 +330,6 @@ def test_truncated_archives_are_named(tmp_path, rng, share, kind):
 
 
 def test_png_round_trip_and_filters(rng):
-    import struct
-    import zlib
-
     picture = rng.integers(0, 256, (5, 7), dtype=np.uint8)
     assert np.array_equal(decode_png(encode_png(picture)), picture)
     # the same picture written with each of the five row filters by their definition

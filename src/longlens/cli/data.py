@@ -47,7 +47,7 @@ def _prepared(root: str | Path | None) -> dict[str, list[Path]]:
 
 
 def list_tasks(root: str | None = None) -> None:
-    """Print every task with its length, classes, sizes, source and licence, and what is prepared."""
+    """Print every task with its length, classes, sizes, source and licence; mark prepared ones."""
     prepared = _prepared(root)
     for info in TASKS.values():
         mark = "prepared" if info.name in prepared else "generated on first use"
@@ -176,10 +176,10 @@ def _list(rest: Sequence[str]) -> None:
 
 def _prepare(rest: Sequence[str]) -> None:
     parser = _task_parser("prepare", "Generate, download or read a data set.", rest)
-    parser.add_argument("--from", type=str | None, default=None,
-                        help="what you have: the official archive, its files, or arrays")  # fmt: skip
-    parser.add_argument("--mirror", type=str | None, default=None,
-                        help="an address that has the official file")  # fmt: skip
+    have = "what you have: the official archive, its files, or arrays"
+    parser.add_argument("--from", type=str | None, default=None, help=have)
+    elsewhere = "an address that has the official file"
+    parser.add_argument("--mirror", type=str | None, default=None, help=elsewhere)
     parser.add_argument("--workers", type=int | None, default=None, help="default: all cores")
     own, options = _options(
         parser.parse_args(list(rest)).as_dict(), ["name", "root", "from", "mirror", "workers"]

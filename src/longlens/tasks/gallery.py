@@ -40,7 +40,7 @@ def contact_sheet(pictures: list[Picture], columns: int, scale: int = 1, gap: in
 
 def pick(split: Split, count: int, seed: int) -> list[int]:
     """Choose examples at random; of a stream, places where a window starts."""
-    return permutation(len(split), seed)[:count].tolist()
+    return [int(index) for index in permutation(len(split), seed)[:count]]
 
 
 def words_of(task: Task) -> list[str] | None:
@@ -101,7 +101,8 @@ def write_gallery(
 def _bars(histogram: tuple[tuple[int, int, int], ...]) -> str:
     most = max((count for _, _, count in histogram), default=1) or 1
     rows = [
-        f"<tr><td>{low:,}–{high:,}</td><td><meter max={most} value={count}></meter> {count:,}</td></tr>"
+        f"<tr><td>{low:,}–{high:,}</td>"
+        f"<td><meter max={most} value={count}></meter> {count:,}</td></tr>"
         for low, high, count in histogram
     ]
     return f"<table>{''.join(rows)}</table>" if rows else ""
@@ -127,12 +128,14 @@ def _page(task: Task, split: str, count: int, seed: int, stats: dict[str, SplitS
         for (title, body), index in zip(texts, indices, strict=True)
     )
     facts = "".join(
-        f"<h2>{name}: {fact.examples:,} examples, {fact.tokens:,} tokens</h2>{_bars(fact.histogram)}"
+        f"<h2>{name}: {fact.examples:,} examples, {fact.tokens:,} tokens</h2>"
+        f"{_bars(fact.histogram)}"
         f"<p>classes: {', '.join(f'{share:.1%}' for share in fact.classes) or '–'}</p>"
         for name, fact in stats.items()
     )
     style = (
-        "body{font:15px system-ui;margin:2em;max-width:70em}main{display:flex;flex-wrap:wrap;gap:1em}"
+        "body{font:15px system-ui;margin:2em;max-width:70em}"
+        "main{display:flex;flex-wrap:wrap;gap:1em}"
         "figure{margin:0;max-width:30em}img{width:12em;image-rendering:pixelated;background:#000}"
         "pre{max-height:20em;overflow:auto;background:#8882;padding:.5em;white-space:pre-wrap}"
         "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}}"

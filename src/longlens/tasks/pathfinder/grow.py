@@ -306,7 +306,7 @@ def _add_distractors(
             tail.append(next_tails[row, first])
             heading.append(next_headings[row, first])
         tried = np.asarray(good).reshape(count, DISTRACTOR_TRIES)
-        fits = tried.any(axis=1)
+        fits: Bools = np.asarray(tried.any(axis=1))
         chosen = np.arange(count) * DISTRACTOR_TRIES + tried.argmax(axis=1)
         new_tails = np.where(fits[:, None, None], np.stack(tail, axis=1)[chosen], AWAY)
         new_headings = np.stack(heading, axis=1)[chosen]

@@ -1,0 +1,57 @@
+"""Preparing ``retrieval`` reads a stream: memory does not grow with the file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+SCRIPT = """
+import resource, sys
+from longlens.tasks import prepare
+manifest = prepare("retrieval", sys.argv[1], source=sys.argv[2], quiet=True, subset=True)
+print(manifest.examples["train"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def write_pairs(folder, size):
+    """Write LRA's three files with ``size`` bytes of different 4,000-byte texts; return the pairs."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz      ", np.uint8)
+    written = {}
+    for split, share in (("train", 0.9), ("eval", 0.05), ("test", 0.05)):
+        pairs = max(2, int(share * size / 8000))
+        with (folder / f"new_aan_pairs.{split}.tsv").open("wb") as file:
+            for number in range(pairs):
+                text = letters[rng.integers(0, 32, 7960, dtype=np.uint8)].tobytes()
+                row = (b"%.1f" % (number % 2), b"A%d" % number, b"B%d" % number)
+                file.write(b"\t".join([*row, text[:3980], text[3980:]]) + b"\n")
+        written[split] = pairs
+    return written
+
+
+def peak(tmp_path, size):
+    """Peak memory in MiB of a process that prepares ``size`` bytes."""
+    pairs = write_pairs(tmp_path / "tsv", size)
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "cache"), str(tmp_path / "tsv")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    count, kilobytes = map(int, done.stdout.split())
+    assert count == pairs["train"]
+    return kilobytes / 1024 / (1024 if sys.platform == "darwin" else 1)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs getrusage")
+def test_memory_stays_far_below_the_file(tmp_path):
+    assert peak(tmp_path, 160_000_000) < 300
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs getrusage")
+def test_two_gigabytes_in_less_than_two(tmp_path):
+    used = peak(tmp_path, 2_000_000_000)
+    print(f"peak {used:.0f} MiB")
+    assert used < 2048
