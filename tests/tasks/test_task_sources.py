@@ -186,10 +186,16 @@ def test_a_corpus_with_citations(tmp_path):
 
 
 def test_copies_of_a_paper_share_a_split():
-    documents = {f"d{i}": (f"The  Title, {i // 2}!", b"x") for i in range(40)}
+    documents = {f"d{i:02d}": (f"The  Title, {i // 2}!", b"%d" % i) for i in range(40)}
+    documents |= {
+        "e1": ("Other", b"one text"),
+        "e2": ("Another", b"one text"),
+        "e3": ("other", b"x"),
+    }
     for seed in range(5):
         home = split_documents(documents, CitationOptions(seed=seed))
-        assert all(home[f"d{i}"] == home[f"d{i + 1}"] for i in range(0, 40, 2))
+        assert all(home[f"d{i:02d}"] == home[f"d{i + 1:02d}"] for i in range(0, 40, 2))
+        assert home["e1"] == home["e2"] == home["e3"]
         assert set(home.values()) == {"train", "validation", "test"}
 
 

@@ -222,24 +222,39 @@ def _read_corpus(job: Job) -> tuple[dict[str, tuple[str, bytes]], list[tuple[str
     return documents, [pair for pair in known if pair[0] != pair[1]]
 
 
+def _groups(documents: dict[str, tuple[str, bytes]], max_length: int) -> list[list[str]]:
+    """Documents that are copies of one paper: equal titles, or equal texts up to the cut."""
+    leader = {key: key for key in documents}
+
+    def find(key: str) -> str:
+        while leader[key] != key:
+            key = leader[key] = leader[leader[key]]
+        return key
+
+    first: dict[str | bytes, str] = {}
+    for key, (title, text) in documents.items():
+        plain = re.sub(r"[^a-z0-9]", "", title.lower()) or f"id:{key}"
+        for mark in (plain, text[:max_length]):
+            leader[find(key)] = find(first.setdefault(mark, key))
+    groups: dict[str, list[str]] = {}
+    for key in documents:
+        groups.setdefault(find(key), []).append(key)
+    return sorted(groups.values())
+
+
 def split_documents(
     documents: dict[str, tuple[str, bytes]], options: CitationOptions
 ) -> dict[str, str]:
-    """Assign each document to a split; copies of a paper (equal titles) go together."""
-    groups: dict[str, list[str]] = {}
-    for key, (title, _) in documents.items():
-        plain = re.sub(r"[^a-z0-9]", "", title.lower()) or f"id:{key}"
-        groups.setdefault(plain, []).append(key)
-    names = sorted(groups)
-    order = permutation(len(names), options.seed)
+    """Assign each document to a split; copies of a paper go together."""
+    groups = _groups(documents, options.max_length)
     home = {}
-    for rank, place in enumerate(order):
-        share = (rank + 0.5) / len(names)
+    for rank, place in enumerate(permutation(len(groups), options.seed)):
+        share = (rank + 0.5) / len(groups)
         if share < options.validation:
             split = "validation"
         else:
             split = "test" if share < options.validation + options.test else "train"
-        for key in groups[names[place]]:
+        for key in groups[place]:
             home[key] = split
     return home
 
