@@ -118,11 +118,12 @@ def test_no_example_occurs_twice(tmp_path, monkeypatch):
     task = load("listops", tmp_path, min_length=3, max_length=6, max_depth=2, max_args=3, **sizes)
     seen = [task[s].sequence(i).tobytes() for s in sizes for i in range(len(task[s]))]
     assert len(set(seen)) == len(seen) == 180
+    monkeypatch.setattr(listops, "_GIVE_UP", 20)
     with pytest.raises(DataError, match="no further example"):
         load("listops", tmp_path, min_length=3, max_length=5, max_depth=2, max_args=2, train=9999)
 
 
-def test_workers_do_not_change_the_data(tmp_path, monkeypatch):
+def test_workers_do_not_change_the_data(tmp_path):
     sizes = {"train": 4500, "validation": 10, "test": 10, "min_length": 10, "max_length": 40}
     one = load("listops", tmp_path / "one", workers=1, **sizes)
     two = load("listops", tmp_path / "two", workers=2, **sizes)
