@@ -140,6 +140,13 @@ def test_longer_examples_are_cut(listops, pairs):
             assert batch.inputs.shape[-1] <= 10
 
 
+def test_regression_is_not_cut(tmp_path):
+    split = load("reverse", tmp_path, length=16, train=4, validation=2, test=2)["train"]
+    Batches(split, 2, length=16)
+    with pytest.raises(DataError, match="cannot be cut"):
+        Batches(split, 2, length=8)
+
+
 def test_evaluation_reads_every_token_of_a_stream_once(stream):
     split = stream["validation"]
     predicted = []

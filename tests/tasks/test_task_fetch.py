@@ -29,6 +29,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         asked = self.headers.get("Range")
         self.server.asked.append(asked)
         start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.server.ranges else 0
+        if start >= len(data):
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(data)}")
+            self.end_headers()
+            return
         body = data[start:]
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -100,6 +105,17 @@ def test_a_wrong_checksum_deletes_the_download(server, tmp_path, have):
         fetch(remote(server), tmp_path, quiet=True)
     assert names(tmp_path) == []
     assert fetch(remote(server), tmp_path, quiet=True).read_bytes() == DATA
+
+
+def test_a_complete_part_of_a_file_of_unknown_size(server, tmp_path):
+    (tmp_path / "big.bin.part").write_bytes(DATA)
+    unknown = remote(server, bytes=None, sha256=None)
+    assert fetch(unknown, tmp_path, quiet=True).read_bytes() == DATA
+    (tmp_path / "big.bin").rename(tmp_path / "big.bin.part")
+    with (tmp_path / "big.bin.part").open("ab") as file:
+        file.write(b"too long")
+    with pytest.raises(DataError, match="416"):
+        fetch(unknown, tmp_path, quiet=True)
 
 
 def test_another_file_at_the_address(server, tmp_path):

@@ -120,7 +120,7 @@ def test_no_example_occurs_twice(tmp_path, monkeypatch):
     assert len(set(seen)) == len(seen) == 180
     monkeypatch.setattr(listops, "_GIVE_UP", 20)
     with pytest.raises(DataError, match="no further example"):
-        load("listops", tmp_path, min_length=3, max_length=5, max_depth=2, max_args=2, train=9999)
+        load("listops", tmp_path, min_length=3, max_length=5, max_depth=2, max_args=2, train=450)
 
 
 def test_workers_do_not_change_the_data(tmp_path):

@@ -22,7 +22,7 @@ print(manifest.examples["train"], status.split("VmHWM:")[1].split()[0])
 
 
 def write_pairs(folder, size):
-    """Write LRA's three files with ``size`` bytes of different 4,000-byte texts; return the pairs."""
+    """Write LRA's three files with ``size`` bytes of different texts; return how many pairs."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz      ", np.uint8)

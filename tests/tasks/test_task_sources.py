@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from tests.tasks import task_layouts as layouts
 
-from longlens.tasks import DataError, load, prepare
+from longlens.tasks import DataError, load, prepare, retrieval
 from longlens.tasks.decode import decode
 from longlens.tasks.png import decode_png, encode_png, luma
 from longlens.tasks.retrieval import CitationOptions, draw_negatives, split_documents
 from longlens.tasks.text import hold_out
+from longlens.tasks.writer import Writer
 
 
 @pytest.fixture
@@ -173,6 +174,24 @@ def test_a_wrong_pair_is_named_by_its_line(tmp_path, line, problem):
     with pytest.raises(DataError, match=problem):
         prepare("retrieval", tmp_path, source=folder, quiet=True, subset=True)
     assert not list((tmp_path / "retrieval").glob("*.partial"))
+
+
+def test_blocks_of_another_source_are_never_mixed_in(tmp_path, monkeypatch):
+    """A run on a large source is killed; the next one, on a small source, keeps nothing of it."""
+    monkeypatch.setattr(retrieval, "PAIRS_IN_BLOCK", 2)
+    large = layouts.write_folder(tmp_path / "large", layouts.aan_files(9))
+    small = layouts.write_folder(tmp_path / "small", layouts.aan_files(3))
+
+    def killed(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make("retrieval", tmp_path / "r", large, subset=True)
+    assert list((tmp_path / "r").rglob("train-pairs-00004.npy"))
+    again = make("retrieval", tmp_path / "r", small, subset=True)
+    assert again.identity == make("retrieval", tmp_path / "clean", small, subset=True).identity
 
 
 def test_a_corpus_with_citations(tmp_path):

@@ -110,6 +110,8 @@ class Batches:
             self.lengths = np.full(self.count, length, np.int64)
             self.edges = np.array([length])
         else:
+            if split.spec.kind == "regression" and length and length < split.spec.max_length:
+                raise DataError("a regression task cannot be cut: its targets are at the end")
             self.count = len(split)
             self.lengths = np.minimum(split.lengths, length or split.spec.max_length)
             same = split.spec.pad_id is None or int(self.lengths.min()) == int(self.lengths.max())

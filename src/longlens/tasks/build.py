@@ -163,7 +163,7 @@ def prepare_task(
         check_space(folder, int(1.05 * info.estimate(options)), f"preparing {info.name}")
         subset = bool(values.get("subset", False))
         opened = _resolve_source(info, root, source, mirror, not subset, quiet)
-        writer = Writer(folder, info.name, info.version, values)
+        writer = Writer(folder, info.name, info.version, values, fresh=opened is not None)
         try:
             job = Job(info.name, options, writer, opened, workers, quiet)
             with damage_named(opened.path if opened else folder):  # found while a file is read

@@ -106,6 +106,8 @@ def _download(url: str, part: Path, remote: Remote, quiet: bool) -> None:
                 file.flush()
                 os.fsync(file.fileno())
     except urllib.error.HTTPError as error:
+        if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":
+            return  # nothing is missing; a file of unknown size that was complete already
         raise DataError(
             f"{url} answered {error.code} {error.reason}; if you have {remote.filename} from "
             "elsewhere, give it with --from, or an address that has it with --mirror"

@@ -173,7 +173,7 @@ def import_arrays(
     check_space(folder, int(2.1 * values.nbytes), f"importing {name}")
     options = {"validation": validation, "test": test, "seed": seed}
     with locked(folder.parent / f".{name}.lock", name):
-        writer = Writer(folder, name, 1, options)
+        writer = Writer(folder, name, 1, options, fresh=True)
         try:
             if targets is None:
                 spec, sizes = _write_stream(

@@ -40,13 +40,17 @@ class Writer:
     (True, False)
     """
 
-    def __init__(self, folder: Path, name: str, version: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, name: str, version: int, options: dict[str, Any], fresh: bool = False
+    ) -> None:
         self.folder = folder
         self.partial = folder.with_name(folder.name + ".partial")
         self.name, self.version, self.options = name, version, options
         self.notes: list[str] = []
         self._blocks: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
         self._header = {"format": FORMAT, "name": name, "version": version, "options": options}
+        if fresh:  # blocks of another source could be left over; only generated ones are reused
+            self.discard()
         self.partial.mkdir(parents=True, exist_ok=True)
         self._recover()
 
