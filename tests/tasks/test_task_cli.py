@@ -9,11 +9,11 @@ import sys
 
 import numpy as np
 import pytest
-from tests.tasks import task_layouts as layouts
 
 from longlens.cli.data import main
 from longlens.tasks import TASKS, load
 from longlens.tasks.png import decode_png
+from tests.tasks import task_layouts as layouts
 
 TINY = ["--train", "6", "--validation", "2", "--test", "2"]
 

@@ -9,11 +9,11 @@ import threading
 
 import numpy as np
 import pytest
-from tests.tasks import task_layouts as layouts
 
 from longlens.tasks import DataError, files, load, prepare
 from longlens.tasks.fetch import Remote, fetch
 from longlens.tasks.registry import TASKS
+from tests.tasks import task_layouts as layouts
 
 DATA = bytes(np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8))
 

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.tasks import task_layouts as layouts
 
 from longlens.tasks import load, prepare
+from tests.tasks import task_layouts as layouts
 
 HELPER = Path(__file__).with_name("kill_points.py")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork and signals")

@@ -11,7 +11,6 @@ import zlib
 
 import numpy as np
 import pytest
-from tests.tasks import task_layouts as layouts
 
 from longlens.tasks import DataError, load, prepare, retrieval
 from longlens.tasks.decode import decode
@@ -19,6 +18,7 @@ from longlens.tasks.png import decode_png, encode_png, luma
 from longlens.tasks.retrieval import CitationOptions, draw_negatives, split_documents
 from longlens.tasks.text import hold_out
 from longlens.tasks.writer import Writer
+from tests.tasks import task_layouts as layouts
 
 
 @pytest.fixture
