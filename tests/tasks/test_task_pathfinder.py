@@ -105,7 +105,7 @@ def test_the_cue_detector_detects():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "count"), [(32, 16000), (128, 8000)])
+@pytest.mark.parametrize(("size", "count"), [(32, 12000), (128, 8000)])
 def test_trivial_cues_do_not_give_the_label_away(size, count):
     p = parameters(size)
     images, labels, markers = make_images(p, generator(4), count)

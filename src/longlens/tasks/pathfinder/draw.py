@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.pathfinder.grow import Floats, Scene
+from longlens.tasks.pathfinder.grow import Bools, Floats, Scene
 from longlens.tasks.pathfinder.parameters import INK, Parameters
 
 Images = npt.NDArray[np.uint8]
@@ -29,16 +29,20 @@ def _overlap(low: Any, high: Any, at: Any) -> Any:
     return np.clip(np.minimum(at + 0.5, high) - np.maximum(at - 0.5, low), 0.0, 1.0)
 
 
-def draw_dashes(p: Parameters, scene: Scene) -> tuple[Images, Images]:
-    """Draw all paddles; return images (N, S·S) and, for each pixel with ink, its contour's number.
+def draw_dashes(p: Parameters, scene: Scene) -> tuple[Images, Images, Bools]:
+    """Draw all paddles: images (N, S·S), the contour's number at pixels with ink, and wholeness.
 
-    A pixel's brightness is the share of it that the paddle covers, taken along and across the
-    paddle. Where two contours claim a pixel its number is 255: such an image is not used.
+    An image is whole (N,) if on both long contours each paddle has ink within ``link`` of the one
+    before it; one contour in some thousands falls just between the pixels. A pixel's brightness is
+    the share of it that the paddle covers, taken along and across the paddle. Where two contours
+    claim a pixel its number is 255: such an image is not used.
     """
     count = len(scene.tails)
     image = np.zeros((count, p.size**2), np.uint8)
     number = np.zeros((count, p.size**2), np.uint8)
     row = np.arange(count)[:, None]
+    whole = np.ones(count, bool)
+    last: tuple[int, Any] = (0, None)
     for paddle, contour in enumerate(scene.contour):
         heading = scene.headings[:, paddle]
         along = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
@@ -52,6 +56,11 @@ def draw_dashes(p: Parameters, scene: Scene) -> tuple[Images, Images]:
             -p.thickness / 2, p.thickness / 2, across
         )
         value = (255 * np.minimum(p.contrast * cover, 1.0) * inside).astype(np.uint8)
+        if contour <= 2:
+            ink = np.where((value > INK)[..., None], pixels, np.inf)
+            if last[0] == contour:
+                whole &= _nearest(last[1], ink) <= p.link
+            last = (int(contour), ink)
         # within one paddle no pixel occurs twice, except clipped ones outside, whose value is 0
         keep = inside
         rows, where = np.broadcast_to(row, flat.shape)[keep], flat[keep]
@@ -60,7 +69,15 @@ def draw_dashes(p: Parameters, scene: Scene) -> tuple[Images, Images]:
         rows, where = rows[inked], where[inked]
         before = number[rows, where]
         number[rows, where] = np.where((before == 0) | (before == contour), contour, 255)
-    return image, number
+    return image, number, whole
+
+
+def _nearest(a: Floats, b: Floats) -> Floats:
+    """Least distance between two sets of pixels (N, n, 2); absent ones are at infinity."""
+    a, b = np.where(np.isfinite(a), a, -1e4), np.where(np.isfinite(b), b, 1e4)
+    dx = (a[:, :, None, 0] - b[:, None, :, 0]).astype(np.float32)
+    dy = (a[:, :, None, 1] - b[:, None, :, 1]).astype(np.float32)
+    return np.asarray(np.sqrt((dx * dx + dy * dy).min(axis=(1, 2))))
 
 
 def _disc(p: Parameters, centre: Floats) -> tuple[Any, Any, Any]:

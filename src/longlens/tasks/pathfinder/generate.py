@@ -20,7 +20,7 @@ from longlens.tasks.pathfinder.draw import (
 )
 from longlens.tasks.pathfinder.grow import Floats, grow
 from longlens.tasks.pathfinder.lra_images import build_from_lra
-from longlens.tasks.pathfinder.markers import choose, usable
+from longlens.tasks.pathfinder.markers import CUES, choose
 from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH, Parameters, parameters
 from longlens.tasks.spec import SPLITS, Spec
 
@@ -61,29 +61,27 @@ def make_images(
 ) -> tuple[Images, npt.NDArray[np.uint8], Floats]:
     """Make ``count`` images (count, S·S), labels (count,) and marker centres (count, 2, 2).
 
-    Both long contours are in every picture and grow from neighbouring seeds. All four tips have
-    room for a marker whether or not they get one, and both labels would put the markers at about
-    the same distance (``markers.py``), so that ink, marker distance and marker positions say
-    nothing about the label.
+    Both long contours are in every picture and grow from neighbouring seeds, and all four tips have
+    room for a marker whether or not they get one. The label is a coin; ``markers.py`` sees to it
+    that marker distance and positions do not depend on it.
 
     >>> images, labels, markers = make_images(parameters(32), generator(0), 5)
     >>> images.shape, images.dtype, labels.shape, markers.shape
     ((5, 1024), dtype('uint8'), (5,), (5, 2, 2))
     """
     parts: list[tuple[Images, npt.NDArray[np.uint8], Floats]] = []
-    missing = count
+    missing, balance = count, np.zeros(CUES)
     while missing:
-        candidates = min(_CANDIDATES[p.size], 32 + 5 * missing)  # about one in four is used
-        scene = grow(p, rng, candidates, usable)
-        images, number = draw_dashes(p, scene)
+        candidates = min(_CANDIDATES[p.size], 32 + 3 * missing)  # about one in three is used
+        scene = grow(p, rng, candidates)
+        images, number, whole = draw_dashes(p, scene)
         claim_tips(p, number, scene.tips)
-        label = rng.integers(0, 2, len(scene.tips))
-        markers = choose(rng, scene.tips, p.size)[np.arange(len(label)), label]
-        good = np.flatnonzero(contours_apart(p, number))[:missing]
-        markers = markers[good]
+        good = np.flatnonzero(whole & contours_apart(p, number))[:missing]
+        label = rng.integers(0, 2, len(good))
+        markers, balance = choose(scene.tips[good], label, p.size, balance)
         chosen = images[good]
         draw_markers(p, chosen, markers)
-        parts.append((chosen, label[good].astype(np.uint8), markers))
+        parts.append((chosen, label.astype(np.uint8), markers))
         missing -= len(good)
     return (
         np.concatenate([part[0] for part in parts]),

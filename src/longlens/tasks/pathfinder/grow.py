@@ -9,7 +9,6 @@ what room is left. The label is drawn afterwards, so nothing here can depend on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -112,9 +111,10 @@ class _Pairs:
         self.tails = np.full((count, self.total, 2), AWAY, np.float32)
         self.headings = rng.uniform(0, 2 * np.pi, (count, self.total)).astype(np.float32)
         self.points = np.full((count, self.total, POINTS, 2), AWAY, np.float32)
-        self.tails[:, 0] = rng.uniform(inner, p.size - inner, (count, 2))
+        middle = rng.uniform(inner, p.size - inner, (count, 2))
         angle = rng.uniform(0, 2 * np.pi, count).astype(np.float32)
-        self.tails[:, 1] = self.tails[:, 0] + p.seed_distance * _direction(angle)
+        for contour, side in ((0, -0.5), (1, 0.5)):  # alike, so that nothing tells A from B
+            self.tails[:, contour] = middle + side * p.seed_distance * _direction(angle)
         first = _direction(self.headings[:, :2])
         self.points[:, :2] = _along(p, self.tails[:, :2], first)
         self.next = np.full(count, 2)
@@ -213,13 +213,8 @@ class _Pairs:
         return np.asarray(clear)
 
 
-def grow(
-    p: Parameters, rng: np.random.Generator, count: int, accept: Callable[[Floats, int], Bools]
-) -> Scene:
-    """Grow ``count`` candidate images; return those that succeeded.
-
-    ``accept(tips, size)`` says which pairs of contours are worth adding distractors to.
-    """
+def grow(p: Parameters, rng: np.random.Generator, count: int) -> Scene:
+    """Grow ``count`` candidate images; return those that succeeded."""
     pairs = _Pairs(p, rng, count)
     for _ in range(8 * pairs.total):
         if (pairs.next == pairs.total).all():
@@ -228,7 +223,6 @@ def grow(
         pairs.keep(pairs.dead_ends < p.contour_length)
     pairs.keep(pairs.next == pairs.total)
     pairs.keep(pairs.clear())
-    pairs.keep(accept(pairs.tips(), p.size))
     order = np.r_[0 : pairs.total : 2, 1 : pairs.total : 2]
     scene = Scene(
         pairs.tails[:, order],
