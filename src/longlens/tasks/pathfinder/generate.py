@@ -62,7 +62,7 @@ def make_images(
     """Make ``count`` images (count, S·S), labels (count,) and marker centres (count, 2, 2).
 
     Both long contours are in every picture and grow from neighbouring seeds, and all four tips have
-    room for a marker whether or not they get one. The label is a coin; ``markers.py`` sees to it
+    room for a marker whether or not they get one. Labels are coins, thrown in pairs; ``markers.py`` sees to it
     that marker distance and positions do not depend on it.
 
     >>> images, labels, markers = make_images(parameters(32), generator(0), 5)
@@ -71,13 +71,15 @@ def make_images(
     """
     parts: list[tuple[Images, npt.NDArray[np.uint8], Floats]] = []
     missing, balance = count, np.zeros(CUES)
+    coin = rng.integers(0, 2, (count + 1) // 2)  # one of every two images: classes stay even
+    labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)
     while missing:
         candidates = min(_CANDIDATES[p.size], 32 + 3 * missing)  # about one in three is used
         scene = grow(p, rng, candidates)
         images, number, whole = draw_dashes(p, scene)
         claim_tips(p, number, scene.tips)
         good = np.flatnonzero(whole & contours_apart(p, number))[:missing]
-        label = rng.integers(0, 2, len(good))
+        label = labels[count - missing : count - missing + len(good)]
         markers, balance = choose(scene.tips[good], label, p.size, balance)
         chosen = images[good]
         draw_markers(p, chosen, markers)

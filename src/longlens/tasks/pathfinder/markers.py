@@ -2,11 +2,11 @@
 
 Contour A has the tips a0 (its seed) and a1, contour B the tips b0 and b1. One contour (label 1) is
 marked by (a0, a1) or (b0, b1), two (label 0) by (a0, b1) or (b0, a1): always one seed and one far
-end. The label is a coin, thrown without a look at the picture. But a1 grew from a0 and b1 did not:
-left to chance, markers of one contour would be a little nearer or farther, and lie a little
-differently about the centre, which a classifier could use without seeing any contour. So of the two
-pairs that a label allows, the one is marked that keeps both labels alike: in marker distance,
-marker positions, and all their squares and products, summed over the images so far.
+end. The label is drawn without a look at the picture. But a1 grew from a0 and b1 did not: left to
+chance, markers of one contour would be a little nearer or farther, and lie a little differently
+about the centre, which a classifier could use without seeing any contour. So of the two pairs that
+a label allows, the one is marked that keeps both labels alike: in marker distance, marker
+positions, and all their squares and products, summed over the images so far.
 """
 
 from __future__ import annotations
