@@ -62,8 +62,8 @@ def make_images(
     """Make ``count`` images (count, S·S), labels (count,) and marker centres (count, 2, 2).
 
     Both long contours are in every picture and grow from neighbouring seeds, and all four tips have
-    room for a marker whether or not they get one. Labels are coins, thrown in pairs; ``markers.py`` sees to it
-    that marker distance and positions do not depend on it.
+    room for a marker whether or not they get one. Labels are coins, thrown in pairs;
+    ``markers.py`` sees to it that marker distance and positions do not depend on them.
 
     >>> images, labels, markers = make_images(parameters(32), generator(0), 5)
     >>> images.shape, images.dtype, labels.shape, markers.shape
