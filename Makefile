@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-slow test-gpu bench clean
+.PHONY: help demo test lint format test-slow test-faults test-gpu bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,9 @@ format: $(BIN)/.installed ## rewrite the code in the project's format
 
 test-slow: $(BIN)/.installed ## the tests that take minutes
 	$(BIN)/python -m pytest -n auto -m slow
+
+test-faults: $(BIN)/.installed ## the tests that kill processes on purpose
+	$(BIN)/python -m pytest -m faults
 
 test-gpu: $(BIN)/.installed ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu

@@ -1,0 +1,258 @@
+"""``longlens data``: list, prepare, import, show and verify data sets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentError, ArgumentParser
+
+from longlens import tasks
+from longlens.tasks import gallery, stats
+from longlens.tasks.build import default_workers, find_folder, make_options
+from longlens.tasks.cache import cache_root
+from longlens.tasks.errors import DataError
+from longlens.tasks.files import human_bytes
+from longlens.tasks.manifest import FILENAME, Manifest, read_manifest, verify_files
+from longlens.tasks.registry import TASKS, find_task
+from longlens.tasks.spec import SPLITS
+from longlens.tasks.user import imported_folder
+
+USAGE = """usage: longlens data COMMAND …
+
+  list                      every task: length, classes, sizes, source, licence
+  prepare NAME [options]    make a data set: generate it, download it, or take it from --from PATH
+  import NAME [options]     make a task out of your own .npy arrays
+  show NAME [options]       print or draw examples; lengths, class balance, duplicates; a gallery
+  verify [NAME]             check every byte of one data set, or of all, against its sha256
+
+`longlens data COMMAND --help` (for prepare, show and verify: `longlens data prepare NAME --help`,
+since options depend on the task). Data live in $LONGLENS_DATA, else in the platform's cache folder.
+"""
+
+
+def _prepared(root: str | Path | None) -> dict[str, list[Path]]:
+    """Folders of prepared data sets under ``root``, by task name."""
+    found: dict[str, list[Path]] = {}
+    base = cache_root(root)
+    for path in sorted(base.glob(f"*/*/{FILENAME}")) if base.is_dir() else []:
+        folder = path.parent
+        if not folder.name.endswith(".partial"):
+            name = folder.name if folder.parent.name == "imported" else folder.parent.name
+            found.setdefault(name, []).append(folder)
+    return found
+
+
+def list_tasks(root: str | None = None) -> None:
+    """Print every task with its length, classes, sizes, source and licence; mark prepared ones."""
+    prepared = _prepared(root)
+    for info in TASKS.values():
+        mark = "prepared" if info.name in prepared else "generated on first use"
+        if info.needs_source and info.name not in prepared:
+            mark = "not prepared"
+        print(f"{info.name}  [{mark}]\n    {info.summary}")
+        print(f"    length {info.length}; classes {info.classes}; train/val/test {info.sizes}")
+        print(f"    source: {info.source}; licence: {info.licence}")
+    for name in sorted(set(prepared) - set(TASKS)):
+        print(f"{name}  [prepared]\n    {prepared[name][0]}")
+    print(f"cache: {cache_root(root)}")
+
+
+def _describe(manifest: Manifest) -> None:
+    print(f"{manifest.name}: {human_bytes(manifest.bytes)}, identity {manifest.identity}")
+    for split in SPLITS:
+        files = [f for name, f in manifest.files.items() if name.startswith(f"{split}-")]
+        size = human_bytes(sum(file.bytes for file in files))
+        print(f"  {split:<10} {manifest.examples[split]:>11,}  {size:>9}")
+    if manifest.spec.stands_in_for:
+        print(f"  stands in for: {manifest.spec.stands_in_for}")
+    for source in manifest.sources:
+        what = source.get("name") or f"{source['files']:,} files"
+        print(f"  source: {what}, {human_bytes(source['bytes'])}, sha256 {source['sha256']}")
+    for note in manifest.notes:
+        print(f"  note: {note}")
+
+
+def prepare(
+    name: str,
+    root: str | None = None,
+    source: str | None = None,
+    mirror: str | None = None,
+    workers: int | None = None,
+    **options: Any,
+) -> None:
+    """Make a data set and print its counts and hashes."""
+    manifest = tasks.prepare(
+        name, root, source=source, mirror=mirror, workers=workers or default_workers(), **options
+    )
+    _describe(manifest)
+
+
+def import_task(name: str, tokens: str, targets: str | None = None, **options: Any) -> None:
+    """Make a task out of the user's arrays and print its counts and hashes."""
+    _describe(tasks.import_arrays(name, tokens, targets, **options))
+
+
+def show(
+    name: str,
+    root: str | None = None,
+    split: str = "train",
+    count: int = 3,
+    pick: int = 0,
+    out: str | None = None,
+    **options: Any,
+) -> None:
+    """Print or draw a few examples and the task's statistics; write a gallery to ``out``."""
+    if count < 1:
+        raise DataError(f"count must be 1 or more, got {count}")
+    task = tasks.load(name, root, **options)
+    for title, text in gallery.example_texts(task, split, count, pick):
+        print(f"--- {title}\n{text}\n")
+    facts, shared = stats.task_stats(task)
+    for part, fact in facts.items():
+        print(f"{part}: {fact.examples:,} examples, {fact.tokens:,} tokens, "
+              f"lengths {fact.shortest:,}–{fact.longest:,}, repeated {fact.repeated}")  # fmt: skip
+        if fact.classes:
+            print("  classes " + " ".join(f"{share:.1%}" for share in fact.classes))
+        most = max((number for _, _, number in fact.histogram), default=1)
+        for low, high, number in fact.histogram:
+            print(f"  {low:>7,}–{high:<7,} {'█' * round(40 * number / most)} {number:,}")
+    for (first, second), number in shared.items():
+        print(f"in both {first} and {second}: {number}")
+    if out is not None:
+        gallery.write_gallery(task, Path(out), split, max(count, 16), pick, facts)
+        print(f"gallery: {out}")
+
+
+def verify(name: str | None = None, root: str | None = None, **options: Any) -> None:
+    """Check every file of one data set, or of every prepared one; raise for the first bad one."""
+    if name is None:
+        folders = [folder for group in _prepared(root).values() for folder in group]
+    else:
+        imported = imported_folder(root, name)
+        if imported is not None and imported.exists():
+            folders = [imported]
+        else:
+            info = find_task(name)
+            folders = [find_folder(info, root, make_options(info, options))]
+    for folder in folders:
+        manifest = read_manifest(folder)
+        verify_files(folder, manifest)
+        print(f"{manifest.name}: {len(manifest.files)} files as written, {manifest.identity}")
+    if not folders:
+        print(f"nothing is prepared under {cache_root(root)}")
+
+
+def _parser(command: str, about: str) -> ArgumentParser:
+    parser = ArgumentParser(prog=f"longlens data {command}", description=about, exit_on_error=False)
+    parser.add_argument("--root", type=str | None, default=None, help="the cache folder")
+    return parser
+
+
+def _task_parser(
+    command: str, about: str, rest: Sequence[str], optional: bool = False
+) -> ArgumentParser:
+    """Make a parser with the options of the task that ``rest`` names."""
+    name = next((word for word in rest if not word.startswith("-")), None)
+    parser = _parser(command, about)
+    parser.add_argument("name", type=str | None, nargs="?" if optional else None, help="the task")
+    known = name is not None and (name in TASKS or name.startswith("retrieval-"))
+    if name is not None and known:
+        parser.add_class_arguments(find_task(name).options, help=f"options of {name}")
+    return parser
+
+
+def _options(values: dict[str, Any], taken: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    own = {key: values[key] for key in taken if key in values}
+    return own, {key: value for key, value in values.items() if key not in taken}
+
+
+def _list(rest: Sequence[str]) -> None:
+    values = _parser("list", "Every task.").parse_args(list(rest)).as_dict()
+    list_tasks(values["root"])
+
+
+def _prepare(rest: Sequence[str]) -> None:
+    parser = _task_parser("prepare", "Generate, download or read a data set.", rest)
+    have = "what you have: the official archive, its files, or arrays"
+    parser.add_argument("--from", type=str | None, default=None, help=have)
+    elsewhere = "an address that has the official file"
+    parser.add_argument("--mirror", type=str | None, default=None, help=elsewhere)
+    parser.add_argument("--workers", type=int | None, default=None, help="default: all cores")
+    own, options = _options(
+        parser.parse_args(list(rest)).as_dict(), ["name", "root", "from", "mirror", "workers"]
+    )
+    prepare(own.pop("name"), source=own.pop("from"), **own, **_changed(options, rest))
+
+
+def _changed(options: dict[str, Any], rest: Sequence[str]) -> dict[str, Any]:
+    """Only the options that were given, so that messages can repeat them."""
+    given = {word[2:].split("=")[0] for word in rest if word.startswith("--")}
+    return {key: value for key, value in options.items() if key in given}
+
+
+def _import(rest: Sequence[str]) -> None:
+    parser = _parser("import", "Make a task out of your own .npy arrays.")
+    parser.add_argument("name", type=str)
+    parser.add_function_arguments(tasks.import_arrays, skip={"name", "root"})
+    values = parser.parse_args(list(rest)).as_dict()
+    import_task(values.pop("name"), values.pop("tokens"), values.pop("targets"), **values)
+
+
+def _show(rest: Sequence[str]) -> None:
+    parser = _task_parser("show", "Look at a data set.", rest)
+    parser.add_argument("--split", type=str, default="train", help="|".join(SPLITS))
+    parser.add_argument("--count", type=int, default=3, help="examples to print")
+    parser.add_argument("--pick", type=int, default=0, help="seed of the choice of examples")
+    parser.add_argument(
+        "--out", type=str | None, default=None, help="gallery to write: .png, .html"
+    )
+    own, options = _options(
+        parser.parse_args(list(rest)).as_dict(), ["name", "root", "split", "count", "pick", "out"]
+    )
+    show(own.pop("name"), **own, **_changed(options, rest))
+
+
+def _verify(rest: Sequence[str]) -> None:
+    parser = _task_parser("verify", "Check every byte.", rest, optional=True)
+    own, options = _options(parser.parse_args(list(rest)).as_dict(), ["name", "root"])
+    verify(**own, **_changed(options, rest))
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "list": _list,
+    "prepare": _prepare,
+    "download": _prepare,
+    "import": _import,
+    "show": _show,
+    "verify": _verify,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``longlens data``; return the exit code: 0, or 1 with one line on standard error."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    try:
+        if words[0] not in COMMANDS:
+            raise DataError(f"command must be one of {', '.join(COMMANDS)}, got {words[0]!r}")
+        COMMANDS[words[0]](words[1:])
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        return 0
+    except (DataError, ArgumentError, OSError) as error:
+        print(f"longlens data: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("longlens data: interrupted; the same command goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,296 @@
+"""Batches: a global order that depends on (seed, epoch) alone, gathered on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from longlens.tasks.data import Rows, Split
+from longlens.tasks.errors import DataError
+from longlens.tasks.order import Index, Plan, bucket_edges, draw, permutation, plan_epoch
+
+RESIDENT_SHARE = 0.5  # "auto" keeps a split on the device when it fits in this share of free memory
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of ``rows`` examples (this rank's share of a global batch).
+
+    Shapes as in :class:`longlens.tasks.spec.Spec`. ``mask`` (shape of the inputs without channels)
+    is True on real positions and None where nothing is padded. ``index`` (B,) says which examples
+    these are. ``tokens`` counts real input positions, ``padded_tokens`` all of them: divide either
+    by the time to get tokens/s, and say which.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor | None
+    index: Tensor
+    tokens: int
+    padded_tokens: int
+    extras: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Batches:
+    """All batches of a split, epoch by epoch.
+
+    Args:
+        split: for example ``task["train"]``.
+        batch_size: examples in a global batch, over all ranks.
+        length: window of a next-token split (required there); elsewhere longer examples are cut
+            to this many positions.
+        seed: with the epoch, decides the order.
+        shuffle: False gives the stored order, every epoch alike (evaluation).
+        buckets: at most this many padded lengths; 1 pads everything to the longest.
+        multiple: padded lengths are multiples of this.
+        drop_last: leave out the one batch of an epoch that is not full.
+        rank, world_size: this process takes rows ``rank*B/world_size …`` of every global batch,
+            so the global batches are the same whatever the number of ranks.
+        device: where batches come out.
+        resident: keep the whole split on the device (True), gather on the host (False), or decide
+            by the device's free memory ("auto").
+        limit: use only this many examples, the first of a fixed random order (learning curves).
+
+    >>> import tempfile, longlens.tasks as tasks
+    >>> sizes = dict(train=10, validation=4, test=4)
+    >>> task = tasks.load("cumsum", root=tempfile.mkdtemp(), length=16, **sizes)
+    >>> batch = next(Batches(task["train"], batch_size=4, seed=0).epoch(0))
+    >>> tuple(batch.inputs.shape), tuple(batch.targets.shape), batch.tokens
+    ((4, 16, 1), (4, 16, 1), 64)
+
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        length: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        buckets: int = 8,
+        multiple: int = 64,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        device: str | torch.device = "cpu",
+        resident: bool | Literal["auto"] = "auto",
+        limit: int | None = None,
+    ) -> None:
+        if batch_size < 1 or batch_size % world_size:
+            raise DataError(
+                f"batch_size must be a positive multiple of world_size {world_size}, "
+                f"got {batch_size}"
+            )
+        if not 0 <= rank < world_size:
+            raise DataError(f"rank must be in 0 … {world_size - 1}, got {rank}")
+        if length is not None and length < 1:
+            raise DataError(f"length must be 1 or more, got {length}")
+        self.split, self.batch_size, self.length = split, batch_size, length
+        self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
+        self.rank, self.world_size = rank, world_size
+        self.device = torch.device(device)
+        self.streaming = split.spec.kind == "next_token"
+        if self.streaming:
+            if length is None:
+                raise DataError("a next-token task needs length, the number of tokens of a window")
+            if shuffle:  # only whole windows, with room for the epoch's shift
+                self.count = len(split) // length - 1
+            else:  # every token once; the last window may be short
+                self.count = -(-(len(split) - 1) // length)
+            if self.count < 1:
+                raise DataError(
+                    f"length must be at most half of the split's {len(split)} tokens, got {length}"
+                )
+            self.lengths = np.full(self.count, length, np.int64)
+            self.edges = np.array([length])
+        else:
+            if split.spec.kind == "regression" and length and length < split.spec.max_length:
+                raise DataError("a regression task cannot be cut: its targets are at the end")
+            self.count = len(split)
+            self.lengths = np.minimum(split.lengths, length or split.spec.max_length)
+            same = split.spec.pad_id is None or int(self.lengths.min()) == int(self.lengths.max())
+            longest = int(self.lengths.max())
+            self.edges = (
+                np.array([longest]) if same else bucket_edges(self.lengths, buckets, multiple)
+            )
+        self.members: Index = np.arange(self.count)
+        if limit is not None:
+            if not 1 <= limit <= self.count:
+                raise DataError(f"limit must be in 1 … {self.count}, got {limit}")
+            self.members = np.sort(permutation(self.count, 0)[:limit])
+        if resident == "auto":
+            resident = self.device.type == "cuda" and (
+                split.nbytes < RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
+            )
+        self.resident = bool(resident)
+        self._source = _Source(
+            split, self.device if self.resident else torch.device("cpu"), self.resident
+        )
+
+    def __len__(self) -> int:
+        """Return the number of global batches in an epoch."""
+        whole, rest = divmod(len(self.members), self.batch_size)
+        return whole + (1 if rest and not self.drop_last else 0)
+
+    @property
+    def shapes(self) -> list[int]:
+        """The padded lengths that occur: what a compiled model will be specialised for."""
+        return [int(edge) for edge in self.edges]
+
+    def plan(self, epoch: int) -> Plan:
+        """Return the examples and the padded length of every global batch of ``epoch``."""
+        if epoch < 0:
+            raise DataError(f"epoch must be 0 or more, got {epoch}")
+        order = self.members
+        if self.shuffle:
+            order = order[permutation(len(order), self.seed, epoch)]
+        return plan_epoch(self.lengths, self.edges, self.batch_size, order, self.drop_last)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield this rank's share of the batches of ``epoch``, from batch ``start`` on.
+
+        Starting in the middle costs nothing and gives the same batches as running through.
+        """
+        plan = self.plan(epoch)
+        if not 0 <= start <= len(plan.index):
+            raise DataError(f"start must be in 0 … {len(plan.index)}, got {start}")
+        shift = 0
+        if self.streaming and self.shuffle:  # else the same tokens would open a window every epoch
+            shift = draw(int(self.edges[0]), self.seed, epoch, 1)
+        share = self.batch_size // self.world_size
+        for index, padded in zip(plan.index[start:], plan.length[start:], strict=True):
+            mine = index[self.rank * share : (self.rank + 1) * share]
+            yield self._batch(mine, padded, shift)
+
+    def _batch(self, index: Index, padded: int, shift: int) -> Batch:
+        lengths = self.lengths[index]
+        if self.streaming:
+            starts = index * padded + shift
+            lengths = np.minimum(padded, len(self.split) - 1 - starts)
+            inputs, targets = self._source.windows(starts, lengths, padded)
+        else:
+            inputs = self._source.inputs(index, lengths, padded)
+            targets = self._source.rows("targets", index)
+        real = int(lengths.sum())
+        mask = None
+        if self.split.spec.pair:
+            mask, real = self._source.pair_mask(index, self.length, padded)
+        elif real != len(index) * padded:
+            mask = self._source.mask(lengths, padded)
+        device = self.device
+        extras = {key: self._source.rows(key, index) for key in self.split.spec.extras}
+        return Batch(
+            inputs=inputs.to(device, non_blocking=True),
+            targets=targets.to(device, non_blocking=True),
+            mask=None if mask is None else mask.to(device, non_blocking=True),
+            index=torch.from_numpy(index.copy()),
+            tokens=real,
+            padded_tokens=len(index) * padded * (2 if self.split.spec.pair else 1),
+            extras={key: value.to(device, non_blocking=True) for key, value in extras.items()},
+        )
+
+
+class _Source:
+    """Gathers rows of a split, from tensors on the device or from memory-mapped files."""
+
+    def __init__(self, split: Split, device: torch.device, resident: bool) -> None:
+        self.split, self.device = split, device
+        self.tensors: dict[str, Tensor] = {}
+        if resident:
+            for key, rows in split.arrays.items():
+                self.tensors[key] = _tensor(rows.whole()).to(device)
+            for key, rows in (split.documents.arrays if split.documents else {}).items():
+                self.tensors[f"documents/{key}"] = _tensor(rows.whole()).to(device)
+
+    def _index(self, index: Index) -> Tensor:
+        return torch.from_numpy(index).to(self.device, non_blocking=True)
+
+    def _take(self, key: str, rows: Rows, index: Index) -> Tensor:
+        if key in self.tensors:
+            return self.tensors[key][self._index(index)]
+        return _tensor(rows.take(index))
+
+    def rows(self, key: str, index: Index) -> Tensor:
+        """Rows of a per-example array: classes as int64, floats as they are."""
+        taken = self._take(key, self.split.arrays[key], index)
+        return taken if taken.is_floating_point() else taken.long()
+
+    def inputs(self, index: Index, lengths: Index, padded: int) -> Tensor:
+        """Padded inputs (B, L[, C]), or (B, 2, L) for pairs."""
+        split = self.split
+        if split.spec.pair:
+            assert split.documents is not None
+            pairs = split.arrays["pairs"].take(index).astype(np.int64)
+            flat = pairs.reshape(-1)
+            cut = np.minimum(split.documents.lengths[flat], padded)
+            joined = self._ragged("documents/flat", split.documents, flat, cut, padded)
+            return joined.view(len(index), 2, padded)
+        if "flat" in split.arrays:
+            return self._ragged("flat", split, index, lengths, padded)
+        taken = self._take("inputs", split.arrays["inputs"], index)[:, :padded]
+        return taken if taken.is_floating_point() else taken.long()
+
+    def _ragged(self, key: str, home: Split, index: Index, lengths: Index, padded: int) -> Tensor:
+        """Join varying lengths, padded with pad_id (tokens) or zeros (floats)."""
+        starts = home.starts[index]
+        pad = self.split.spec.pad_id or 0
+        if key in self.tensors:
+            flat = self.tensors[key]
+            offsets = torch.arange(padded, device=self.device)
+            inside = offsets < self._index(lengths)[:, None]
+            where = (self._index(starts)[:, None] + offsets).masked_fill_(~inside, 0)
+            out = flat[where]
+            inside = inside.view(*inside.shape, *[1] * (out.dim() - 2))
+            if out.is_floating_point():
+                return out.masked_fill(~inside, 0.0)
+            return out.long().masked_fill(~inside, pad)
+        rows = home.arrays["flat"]
+        floating = rows.dtype.kind == "f"
+        dtype: Any = rows.dtype if floating else np.int64
+        out_np = np.full((len(index), padded, *rows.shape[1:]), 0 if floating else pad, dtype)
+        for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+            out_np[row, :length] = rows.slice(start, start + length)
+        return torch.from_numpy(out_np)
+
+    def windows(self, starts: Index, lengths: Index, padded: int) -> tuple[Tensor, Tensor]:
+        """Windows of a stream: inputs (B, L) and the tokens after them (B, L); 0 beyond the end."""
+        if "stream" in self.tensors:
+            stream = self.tensors["stream"]
+            offsets = torch.arange(padded + 1, device=self.device)
+            inside = offsets <= self._index(lengths)[:, None]
+            where = (self._index(starts)[:, None] + offsets).masked_fill_(~inside, 0)
+            out = stream[where].long().masked_fill(~inside, 0)
+        else:
+            rows = self.split.arrays["stream"]
+            joined = np.zeros((len(starts), padded + 1), np.int64)
+            for row, (start, length) in enumerate(
+                zip(starts.tolist(), lengths.tolist(), strict=True)
+            ):
+                joined[row, : length + 1] = rows.slice(start, start + length + 1)
+            out = torch.from_numpy(joined)
+        return out[:, :-1].contiguous(), out[:, 1:].contiguous()
+
+    def mask(self, lengths: Index, padded: int) -> Tensor:
+        """(…, L): True where a position is real."""
+        return torch.arange(padded, device=self.device) < self._index(lengths)[..., None]
+
+    def pair_mask(self, index: Index, length: int | None, padded: int) -> tuple[Tensor | None, int]:
+        """Mask (B, 2, L) of a batch of pairs, or None if nothing is padded, and its real tokens."""
+        assert self.split.documents is not None
+        pairs = self.split.arrays["pairs"].take(index).astype(np.int64)
+        lengths = np.minimum(self.split.documents.lengths[pairs], min(padded, length or padded))
+        real = int(lengths.sum())
+        return (None if real == lengths.size * padded else self.mask(lengths, padded)), real
+
+
+def _tensor(array: Any) -> Tensor:
+    """Make a tensor of an array; uint16 and uint32, which torch cannot index, become wider."""
+    if array.dtype in (np.dtype(np.uint16), np.dtype(np.uint32)):
+        array = array.astype(np.int32 if array.dtype == np.uint16 else np.int64)
+    return torch.from_numpy(np.ascontiguousarray(array))

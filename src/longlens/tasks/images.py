@@ -1,0 +1,215 @@
+"""Images read row by row: ``image`` (gray CIFAR-10), ``smnist`` and ``pmnist``."""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from longlens.tasks.build import Job
+from longlens.tasks.errors import DataError
+from longlens.tasks.fetch import Remote
+from longlens.tasks.order import permutation
+from longlens.tasks.png import luma
+from longlens.tasks.spec import Spec
+
+Pixels = npt.NDArray[np.uint8]
+BLOCK = 10_000
+CIFAR_CLASSES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+CIFAR = Remote(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    "cifar-10-binary.tar.gz",
+    170_052_171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+)
+_MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+_MNIST = {
+    "train-images-idx3-ubyte": (
+        9_912_422,
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    ),
+    "train-labels-idx1-ubyte": (
+        28_881,
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    ),
+    "t10k-images-idx3-ubyte": (
+        1_648_877,
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    ),
+    "t10k-labels-idx1-ubyte": (
+        4_542,
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+}
+MNIST = tuple(
+    Remote(f"{_MNIST_URL}{name}.gz", f"{name}.gz", size, sha)
+    for name, (size, sha) in _MNIST.items()
+)
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """Options of the image tasks."""
+
+    validation: int = 5_000  # the last training images, held out
+    subset: bool = False  # accept fewer images than were published (not comparable)
+
+    def __post_init__(self) -> None:
+        if self.validation < 1:
+            raise DataError(f"validation must be 1 or more, got {self.validation}")
+
+
+@dataclass(frozen=True)
+class PermutedOptions(ImageOptions):
+    """Options of ``pmnist``; the permutation is stored with the data."""
+
+    permutation_seed: int = 0
+
+
+def _write(
+    job: Job, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], published: tuple[int, int]
+) -> dict[str, int]:
+    """Hold out validation, write the splits (N, L), return their sizes."""
+    options: ImageOptions = job.options
+    for (images, labels), expected in zip((train, test), published, strict=True):
+        if len(images) != len(labels):
+            raise DataError(f"{job.name}: {len(images)} images but {len(labels)} labels")
+        if len(images) != expected and not options.subset:
+            raise DataError(
+                f"{job.name}: {len(images)} images where the published set has {expected}; "
+                "pass subset=True (--subset true) to use them all the same"
+            )
+        if len(labels) and labels.max() > 9:
+            raise DataError(f"{job.name}: a label is {labels.max()}, allowed are 0 … 9")
+    cut = len(train[0]) - options.validation
+    if cut < 1 or not len(test[0]):
+        raise DataError(f"{job.name}: validation={options.validation} leaves no training image")
+    parts = {
+        "train": (train[0][:cut], train[1][:cut]),
+        "validation": (train[0][cut:], train[1][cut:]),
+        "test": test,
+    }
+    for split, (images, labels) in parts.items():
+        for block, start in enumerate(range(0, len(images), BLOCK)):
+            rows = slice(start, start + BLOCK)
+            flat = images[rows].reshape(len(images[rows]), -1)
+            job.writer.write_block(split, block, {"inputs": flat, "targets": labels[rows]})
+    return {split: len(labels) for split, (_, labels) in parts.items()}
+
+
+def _spec(side: int, names: tuple[str, ...], image: bool = True) -> Spec:
+    return Spec(
+        kind="classification",
+        inputs="tokens",
+        max_length=side * side,
+        vocab_size=256,
+        num_classes=10,
+        image=(side, side) if image else None,
+        encoding="pixels",
+        class_names=names,
+    )
+
+
+def _cifar_batch(data: bytes, name: str) -> tuple[Pixels, Pixels]:
+    """Read one official batch: a label byte, then 3 × 1,024 colour bytes, for each image."""
+    if not data or len(data) % 3073:
+        raise DataError(f"{name} has {len(data)} bytes, not a multiple of 3,073: it is truncated")
+    rows = np.frombuffer(data, np.uint8).reshape(-1, 3073)
+    colour = rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)
+    return luma(colour), rows[:, 0].copy()
+
+
+def load_npy(data: bytes, name: str) -> npt.NDArray[np.generic]:
+    """Read an ``.npy`` file from memory; damaged ones and pickles are refused."""
+    try:
+        array = np.load(io.BytesIO(data), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(f"{name} is not a readable .npy file ({error})") from None
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{name} is not an .npy file with one array")
+    return array
+
+
+def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
+    """Gray CIFAR-10 from the official binary batches, or from ``images.npy`` and ``labels.npy``."""
+    batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    found = job.need_source().collect(*batches, "test_batch.bin", "images.npy", "labels.npy")
+    if all(name in found for name in (*batches, "test_batch.bin")):
+        parts = [_cifar_batch(found[name], name) for name in batches]
+        images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
+        test = _cifar_batch(found["test_batch.bin"], "test_batch.bin")
+    elif "images.npy" in found and "labels.npy" in found:
+        array = load_npy(found["images.npy"], "images.npy")
+        if array.dtype != np.uint8 or array.shape[1:] != (32, 32):
+            raise DataError(
+                f"images.npy must be (N, 32, 32) uint8, got {array.dtype} {array.shape}"
+            )
+        pixels = array.astype(np.uint8, copy=False).reshape(-1, 1024)
+        classes = load_npy(found["labels.npy"], "labels.npy").astype(np.uint8)
+        cut = len(pixels) * 5 // 6  # 50,000 training images, then 10,000 test images
+        images, labels, test = pixels[:cut], classes[:cut], (pixels[cut:], classes[cut:])
+    else:
+        raise DataError(
+            f"{job.need_source().path} holds neither data_batch_1.bin … test_batch.bin "
+            "(cifar-10-binary) nor images.npy with labels.npy"
+        )
+    sizes = _write(job, (images, labels), test, (50_000, 10_000))
+    return _spec(32, CIFAR_CLASSES), sizes
+
+
+def read_idx(data: bytes, name: str) -> Pixels:
+    """Read an MNIST ``idx`` file of bytes: images (N, 28, 28) or labels (N,)."""
+    if len(data) < 8:
+        raise DataError(f"{name} is truncated")
+    zero, kind, dimensions = struct.unpack(">HBB", data[:4])
+    shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
+    body = data[4 + 4 * dimensions :]
+    if zero or kind != 8 or len(body) != int(np.prod(shape)):
+        raise DataError(f"{name} is not a whole idx file of bytes (header says {shape})")
+    return np.frombuffer(body, np.uint8).reshape(shape)
+
+
+def build_mnist(job: Job) -> tuple[Spec, dict[str, int]]:
+    """MNIST pixel by pixel; ``pmnist`` in a fixed random order of the pixels."""
+    found = job.need_source().collect(*_MNIST)
+    if missing := sorted(set(_MNIST) - set(found)):
+        raise DataError(f"{job.need_source().path} holds no {missing[0]} (or .gz)")
+    arrays = {name: read_idx(data, name) for name, data in found.items()}
+    train = arrays["train-images-idx3-ubyte"].reshape(-1, 784)
+    test = arrays["t10k-images-idx3-ubyte"].reshape(-1, 784)
+    permuted = isinstance(job.options, PermutedOptions)
+    if permuted:
+        order = permutation(784, job.options.permutation_seed)
+        train, test = train[:, order], test[:, order]
+        job.writer.write_block("permutation", 0, {"order": order.astype(np.int32)})
+    sizes = _write(
+        job,
+        (train, arrays["train-labels-idx1-ubyte"]),
+        (test, arrays["t10k-labels-idx1-ubyte"]),
+        (60_000, 10_000),
+    )
+    return _spec(28, tuple("0123456789"), image=not permuted), sizes
+
+
+def estimate_image(options: ImageOptions) -> int:
+    """Bytes of the result."""
+    return 60_000 * 1025
+
+
+def estimate_mnist(options: ImageOptions) -> int:
+    """Bytes of the result."""
+    return 70_000 * 785

@@ -1,0 +1,161 @@
+"""Next-token streams: ``enwik8``, ``text8`` (90/5/5 million bytes) and ``wikitext103`` (words)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import IO
+
+import numpy as np
+
+from longlens.tasks.build import Job
+from longlens.tasks.errors import DataError
+from longlens.tasks.fetch import Remote
+from longlens.tasks.spec import SPLITS, Spec
+
+ENWIK8 = Remote(
+    "https://mattmahoney.net/dc/enwik8.zip",
+    "enwik8.zip",
+    36_445_475,
+    "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+)
+TEXT8 = Remote(
+    "https://mattmahoney.net/dc/text8.zip",
+    "text8.zip",
+    31_344_016,
+    "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+)
+WIKITEXT = Remote(
+    "https://wikitext.smerity.com/wikitext-103-v1.zip",
+    "wikitext-103-v1.zip",
+    190_229_076,
+    "242ba0f20b329cfdf1ccc61e9e9e5b59becf189db7f7a81cd2a0e2fc31539590",
+)
+_UNPACKED = {  # sha256 of the 100,000,000 bytes themselves, for copies that are not the zip file
+    "enwik8": "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8",
+    "text8": "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7",
+}
+PUBLISHED = 100_000_000
+PART = 5_000_000  # tokens in a block
+
+
+@dataclass(frozen=True)
+class LanguageOptions:
+    """Options of the language-modelling tasks."""
+
+    subset: bool = False  # accept another text than the published one; splits are 90/5/5 per cent
+
+
+def build_bytes(job: Job) -> tuple[Spec, dict[str, int]]:
+    """Write ``enwik8`` (bytes 0 … 255) or ``text8`` (a space and a … z as 0 … 26)."""
+    found = job.need_source().collect(job.name)
+    if job.name not in found:
+        raise DataError(
+            f"{job.need_source().path} holds no file {job.name} (or {job.name}.zip, .xz)"
+        )
+    data = found[job.name]
+    if not job.options.subset:
+        if len(data) != PUBLISHED:
+            raise DataError(f"{job.name} has {len(data)} bytes instead of {PUBLISHED}: truncated?")
+        if (sha := hashlib.sha256(data).hexdigest()) != _UNPACKED[job.name]:
+            raise DataError(f"{job.name} has sha256 {sha} instead of {_UNPACKED[job.name]}")
+    tokens = np.frombuffer(data, np.uint8)
+    if job.name == "text8":
+        letters = np.full(256, 255, np.uint8)
+        letters[np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)] = np.arange(27)
+        tokens = letters[tokens]
+        if len(tokens) and tokens.max() == 255:
+            raise DataError("text8 holds a character that is neither a space nor a … z")
+    twentieth = len(tokens) // 20
+    if twentieth < 2:
+        raise DataError(f"{job.name}: {len(tokens)} bytes are too few to split 90/5/5")
+    cuts = np.split(tokens, [len(tokens) - 2 * twentieth, len(tokens) - twentieth])
+    for split, part in zip(SPLITS, cuts, strict=True):
+        for block, start in enumerate(range(0, len(part), PART)):
+            job.writer.write_block(split, block, {"stream": part[start : start + PART]})
+    letters_only = job.name == "text8"
+    spec = Spec(
+        kind="next_token",
+        inputs="tokens",
+        max_length=0,
+        vocab_size=27 if letters_only else 256,
+        encoding="letters" if letters_only else "bytes",
+    )
+    return spec, {split: len(part) for split, part in zip(SPLITS, cuts, strict=True)}
+
+
+_WIKI_FILES = {
+    "train": "wiki.train.tokens",
+    "validation": "wiki.valid.tokens",
+    "test": "wiki.test.tokens",
+}
+
+
+def build_words(job: Job) -> tuple[Spec, dict[str, int]]:
+    """Write ``wikitext103``: words numbered by falling frequency, ``<eos>`` at line ends."""
+    source = job.need_source()
+    names = {filename: split for split, filename in _WIKI_FILES.items()}
+
+    def wanted(filename: str) -> bool:
+        return PurePosixPath(filename).name in names
+
+    counts: Counter[bytes] = Counter()
+    seen = set()
+    for name, file in source.stream(wanted):
+        seen.add(names[PurePosixPath(name).name])
+        if PurePosixPath(name).name == _WIKI_FILES["train"]:
+            for line in file:
+                counts.update(line.split())
+                counts[b"<eos>"] += 1
+    if missing := [name for name, split in names.items() if split not in seen]:
+        raise DataError(f"{source.path} holds no {missing[0]}")
+    if len(counts) != 267_735 and not job.options.subset:
+        raise DataError(
+            f"wikitext103: {len(counts)} different words where the published text has 267735; pass "
+            "subset=True (--subset true) to use it all the same"
+        )
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    if b"<unk>" not in counts:
+        words.append(b"<unk>")
+    ids = {word: number for number, word in enumerate(words)}
+    sizes = {}
+    for name, file in source.stream(wanted):
+        split = names[PurePosixPath(name).name]
+        sizes[split] = _write_words(job, split, file, ids)
+    text = np.frombuffer(b"\n".join(words), np.uint8)
+    job.writer.write_block("vocabulary", 0, {"text": text})
+    spec = Spec(
+        kind="next_token", inputs="tokens", max_length=0, vocab_size=len(words), encoding="words"
+    )
+    return spec, {split: sizes[split] for split in SPLITS}
+
+
+def _write_words(job: Job, split: str, file: IO[bytes], ids: dict[bytes, int]) -> int:
+    """Write one file's words as numbers, block by block; return how many there are."""
+    unknown, end = ids[b"<unk>"], ids[b"<eos>"]
+    pending: list[int] = []
+    block = total = 0
+    for line in file:
+        pending.extend(ids.get(word, unknown) for word in line.split())
+        pending.append(end)
+        while len(pending) >= PART:
+            part, pending = pending[:PART], pending[PART:]
+            job.writer.write_block(split, block, {"stream": np.array(part, np.int32)})
+            block, total = block + 1, total + PART
+    if pending:
+        job.writer.write_block(split, block, {"stream": np.array(pending, np.int32)})
+    if total + len(pending) < 2:
+        raise DataError(f"wikitext103: the {split} text is empty")
+    return total + len(pending)
+
+
+def estimate_bytes(options: LanguageOptions) -> int:
+    """Bytes of the result."""
+    return PUBLISHED
+
+
+def estimate_words(options: LanguageOptions) -> int:
+    """Bytes of the result."""
+    return 4 * 104_000_000

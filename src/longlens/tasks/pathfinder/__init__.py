@@ -1,0 +1,1 @@
+"""Pathfinder: do the two markers lie on one dashed contour, or on two? See docs/tasks.md."""

@@ -1,0 +1,140 @@
+"""The Pathfinder generator: scenes, labels, markers, and the task made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from longlens.tasks.build import Job
+from longlens.tasks.errors import DataError
+from longlens.tasks.order import generator
+from longlens.tasks.pathfinder.draw import (
+    Images,
+    claim_tips,
+    contours_apart,
+    draw_dashes,
+    draw_markers,
+)
+from longlens.tasks.pathfinder.grow import Floats, grow
+from longlens.tasks.pathfinder.lra_images import build_from_lra
+from longlens.tasks.pathfinder.markers import CUES, choose
+from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH, Parameters, parameters
+from longlens.tasks.spec import SPLITS, Spec
+
+_CANDIDATES = {32: 2048, 64: 512, 128: 256, 256: 128}
+BLOCKS = {32: 2000, 64: 1000, 128: 500, 256: 125}  # images in a block, by size
+
+
+@dataclass(frozen=True)
+class PathfinderOptions:
+    """Options of Pathfinder; ``origin="lra"`` reads the Long Range Arena's own images (--from)."""
+
+    size: int = 32
+    difficulty: str = "hard"  # easy, intermediate, hard
+    images: int = 200_000  # split 80/10/10
+    seed: int = 0
+    origin: str = "generated"
+    subset: bool = False  # origin="lra": accept fewer images than were published
+
+    def __post_init__(self) -> None:
+        parameters(self.size, self.difficulty)
+        if self.images < 10:
+            raise DataError(f"pathfinder: images must be 10 or more, got {self.images}")
+        if self.seed < 0:
+            raise DataError(f"pathfinder: seed must be 0 or more, got {self.seed}")
+        if self.origin not in ("generated", "lra"):
+            raise DataError(f"pathfinder: origin must be 'generated' or 'lra', got {self.origin!r}")
+
+
+@dataclass(frozen=True)
+class PathXOptions(PathfinderOptions):
+    """Options of Path-X: Pathfinder at 128 × 128; 64 and 256 by option."""
+
+    size: int = 128
+
+
+def make_images(
+    p: Parameters, rng: np.random.Generator, count: int
+) -> tuple[Images, npt.NDArray[np.uint8], Floats]:
+    """Make ``count`` images (count, S·S), labels (count,) and marker centres (count, 2, 2).
+
+    Both long contours are in every picture and grow from neighbouring seeds, and all four tips have
+    room for a marker whether or not they get one. Labels are coins, thrown in pairs;
+    ``markers.py`` sees to it that marker distance and positions do not depend on them.
+
+    >>> images, labels, markers = make_images(parameters(32), generator(0), 5)
+    >>> images.shape, images.dtype, labels.shape, markers.shape
+    ((5, 1024), dtype('uint8'), (5,), (5, 2, 2))
+    """
+    parts: list[tuple[Images, npt.NDArray[np.uint8], Floats]] = []
+    missing, balance = count, np.zeros(CUES)
+    coin = rng.integers(0, 2, (count + 1) // 2)  # one of every two images: classes stay even
+    labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)
+    while missing:
+        candidates = min(_CANDIDATES[p.size], 32 + 3 * missing)  # about one in three is used
+        scene = grow(p, rng, candidates)
+        images, number, whole = draw_dashes(p, scene)
+        claim_tips(p, number, scene.tips)
+        good = np.flatnonzero(whole & contours_apart(p, number))[:missing]
+        label = labels[count - missing : count - missing + len(good)]
+        markers, balance = choose(scene.tips[good], label, p.size, balance)
+        chosen = images[good]
+        draw_markers(p, chosen, markers)
+        parts.append((chosen, label.astype(np.uint8), markers))
+        missing -= len(good)
+    return (
+        np.concatenate([part[0] for part in parts]),
+        np.concatenate([part[1] for part in parts]),
+        np.concatenate([part[2] for part in parts]),
+    )
+
+
+def make_block(
+    options: PathfinderOptions, split: str, block: int, count: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Make one block of the task, a pure function of the arguments."""
+    p = parameters(options.size, options.difficulty)
+    key = (options.seed, options.size, p.contour_length, SPLITS.index(split), block)
+    images, labels, _ = make_images(p, generator(*key), count)
+    return {"inputs": images, "targets": labels}
+
+
+def build(job: Job) -> tuple[Spec, dict[str, int]]:
+    """Write the three splits: generated, or read from the Long Range Arena's folders."""
+    options: PathfinderOptions = job.options
+    if (job.source is not None) != (options.origin == "lra"):
+        raise DataError(
+            f"{job.name}: --from PATH and --origin lra go together (the Long Range Arena's own "
+            "images); without them the images are generated"
+        )
+    if options.origin == "lra":
+        sizes = build_from_lra(job, options.size, options.difficulty, options.subset)
+        stands_in = None
+    else:
+        tenth = options.images // 10
+        sizes = {"train": options.images - 2 * tenth, "validation": tenth, "test": tenth}
+        job.blocks(make_block, sizes, BLOCKS[options.size])
+        stands_in = "Pathfinder images of the Long Range Arena (own generator, same parameters)"
+    spec = Spec(
+        kind="classification",
+        inputs="tokens",
+        max_length=options.size**2,
+        vocab_size=256,
+        num_classes=2,
+        image=(options.size, options.size),
+        encoding="pixels",
+        class_names=("two contours", "one contour"),
+        stands_in_for=stands_in,
+    )
+    return spec, sizes
+
+
+def estimate(options: PathfinderOptions) -> int:
+    """Bytes of the result."""
+    return options.images * (options.size**2 + 1)
+
+
+DIFFICULTIES = tuple(CONTOUR_LENGTH)

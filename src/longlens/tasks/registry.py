@@ -1,0 +1,177 @@
+"""Every task that longlens knows, as one plain dictionary."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from longlens.tasks import atomic, images, language, listops, retrieval, text
+from longlens.tasks.build import TaskInfo
+from longlens.tasks.cache import check_name
+from longlens.tasks.errors import DataError
+from longlens.tasks.pathfinder import generate as pathfinder
+
+_OWN = "generated here"
+_MIT = "MIT (part of longlens)"
+
+_LISTOPS = TaskInfo(
+    name="listops",
+    summary="value of a nested expression of MIN, MAX, MED and SM (LRA)",
+    length="501–1,999",
+    classes="10",
+    sizes="96,000 / 2,000 / 2,000",
+    source=_OWN,
+    licence=_MIT,
+    options=listops.ListOpsOptions,
+    build=listops.build,
+    estimate=listops.estimate,
+)
+_TEXT = TaskInfo(
+    name="text",
+    summary="sentiment of an IMDB review, byte by byte (LRA)",
+    length="up to 13,704",
+    classes="2",
+    sizes="22,500 / 2,500 / 25,000",
+    source="aclImdb_v1.tar.gz, 84 MB, Stanford",
+    licence="for research, cite Maas et al. 2011",
+    options=text.TextOptions,
+    build=text.build,
+    estimate=text.estimate,
+    remotes=(text.IMDB,),
+    needs_source=True,
+)
+_RETRIEVAL = TaskInfo(
+    name="retrieval",
+    summary="do two papers cite each other? AAN pairs, byte by byte (LRA)",
+    length="up to 4,000 × 2",
+    classes="2",
+    sizes="147,086 / 18,090 / 17,437",
+    source="lra_release.gz, 7.7 GB (new_aan_pairs.*.tsv)",
+    licence="not redistributable",
+    options=retrieval.RetrievalOptions,
+    build=retrieval.build_aan,
+    estimate=retrieval.estimate_aan,
+    remotes=(retrieval.LRA,),
+    needs_source=True,
+)
+_PEERREAD = TaskInfo(
+    name="retrieval-peerread",
+    summary="the same question on another corpus (stand-in for AAN)",
+    length="up to 4,000 × 2",
+    classes="2",
+    sizes="by document, 70/15/15 %",
+    source="--from a folder: *.jsonl (id, title, text), citations.tsv",
+    licence="the corpus's own",
+    options=retrieval.CitationOptions,
+    build=retrieval.build_citations,
+    estimate=retrieval.estimate_citations,
+    needs_source=True,
+)
+_IMAGE = TaskInfo(
+    name="image",
+    summary="CIFAR-10 in gray, row by row (LRA)",
+    length="1,024",
+    classes="10",
+    sizes="45,000 / 5,000 / 10,000",
+    source="cifar-10-binary.tar.gz, 170 MB, Toronto",
+    licence="for research, none stated",
+    options=images.ImageOptions,
+    build=images.build_image,
+    estimate=images.estimate_image,
+    remotes=(images.CIFAR,),
+    needs_source=True,
+)
+_PATHFINDER = TaskInfo(
+    name="pathfinder",
+    summary="are two markers on one dashed contour? 32 × 32 (LRA)",
+    length="1,024",
+    classes="2",
+    sizes="160,000 / 20,000 / 20,000",
+    source=f"{_OWN}; LRA's own images with --from and --origin lra",
+    licence=_MIT,
+    options=pathfinder.PathfinderOptions,
+    build=pathfinder.build,
+    estimate=pathfinder.estimate,
+)
+_SMNIST = TaskInfo(
+    name="smnist",
+    summary="MNIST, pixel by pixel",
+    length="784",
+    classes="10",
+    sizes="55,000 / 5,000 / 10,000",
+    source="four idx files, 11.6 MB",
+    licence="CC BY-SA 3.0",
+    options=images.ImageOptions,
+    build=images.build_mnist,
+    estimate=images.estimate_mnist,
+    remotes=images.MNIST,
+    needs_source=True,
+)
+_ATOMIC = {
+    "select": "return the marked values, in order",
+    "cumsum": "running sum, normalised",
+    "cummax": "running maximum",
+    "shift": "the sequence shifted by eight distances",
+    "reverse": "the sequence backwards",
+    "sort": "the sequence in rising order",
+}
+_ENWIK8 = TaskInfo(
+    name="enwik8",
+    summary="next byte of Wikipedia's XML",
+    length="any",
+    classes="256 bytes",
+    sizes="90 / 5 / 5 million",
+    source="enwik8.zip, 36 MB, mattmahoney.net",
+    licence="CC BY-SA (Wikipedia)",
+    options=language.LanguageOptions,
+    build=language.build_bytes,
+    estimate=language.estimate_bytes,
+    remotes=(language.ENWIK8,),
+    needs_source=True,
+)
+
+_ALL = [
+    _LISTOPS, _TEXT, _RETRIEVAL, _PEERREAD, _IMAGE, _PATHFINDER,
+    replace(
+        _PATHFINDER, name="pathx", length="16,384 (4,096, 65,536)",
+        summary="Pathfinder at 128 × 128; --size 64 or 256 (LRA)", options=pathfinder.PathXOptions,
+    ),
+    _SMNIST,
+    replace(
+        _SMNIST, name="pmnist", summary="MNIST in a fixed random order of the pixels (seed 0)",
+        options=images.PermutedOptions,
+    ),
+    *(
+        TaskInfo(
+            name=name, summary=f"{summary} (regression)", length="512", classes="–",
+            sizes="10,000 / 1,000 / 1,000", source=_OWN, licence=_MIT,
+            options=atomic.SelectOptions if name == "select" else atomic.AtomicOptions,
+            build=atomic.build, estimate=atomic.estimate,
+        )
+        for name, summary in _ATOMIC.items()
+    ),
+    _ENWIK8,
+    replace(
+        _ENWIK8, name="text8", summary="next letter of cleaned Wikipedia", classes="27 letters",
+        source="text8.zip, 31 MB, mattmahoney.net", remotes=(language.TEXT8,),
+    ),
+    replace(
+        _ENWIK8, name="wikitext103", summary="next word of good Wikipedia articles",
+        classes="267,735 words", sizes="103,227,021 / 217,646 / 245,569",
+        source="wikitext-103-v1.zip, 190 MB", licence="CC BY-SA 3.0",
+        build=language.build_words, estimate=language.estimate_words, remotes=(language.WIKITEXT,),
+    ),
+]  # fmt: skip
+TASKS: dict[str, TaskInfo] = {info.name: info for info in _ALL}
+
+
+def find_task(name: str) -> TaskInfo:
+    """Return the entry of ``name``; any ``retrieval-NAME`` is a document-pair corpus of your own.
+
+    >>> find_task("listops").classes
+    '10'
+    """
+    if name in TASKS:
+        return TASKS[name]
+    if name.startswith("retrieval-"):
+        return replace(_PEERREAD, name=check_name(name))
+    raise DataError(f"unknown task {name!r}; there are {', '.join(TASKS)}, and what you import")

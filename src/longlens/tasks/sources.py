@@ -1,0 +1,199 @@
+"""Reading what the user has: a folder, a file, or an archive that is never unpacked to the disk.
+
+Archives are read as streams. No member is ever written anywhere, and an archive that holds a path
+outside itself or a link is refused as a whole, since no official one does.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import hashlib
+import lzma
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from longlens.tasks.errors import DataError
+from longlens.tasks.fetch import Remote, check_file
+from longlens.tasks.files import sha256_file
+
+_OPENERS: dict[str, Callable[[Any], Any]] = {
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".xz": lzma.LZMAFile,
+    ".bz2": bz2.BZ2File,
+}
+_DAMAGE = (
+    EOFError,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    lzma.LZMAError,
+    zlib.error,
+    gzip.BadGzipFile,
+)
+Wanted = Callable[[str], bool]
+
+
+def plain_name(name: str) -> str:
+    """Name without the suffix of a compression that is undone while reading.
+
+    >>> plain_name("imdb/train.jsonl.xz")
+    'imdb/train.jsonl'
+    """
+    return name[: -len(suffix)] if (suffix := PurePosixPath(name).suffix) in _OPENERS else name
+
+
+@contextmanager
+def damage_named(path: Path) -> Iterator[None]:
+    """Turn what the decompressors raise for damaged files into one error that names ``path``."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise DataError(
+            f"{path} is truncated or damaged ({error or type(error).__name__})"
+        ) from None
+    except OSError as error:
+        if error.errno is None:  # bz2 reports damage this way
+            raise DataError(f"{path} is truncated or damaged ({error})") from None
+        raise
+
+
+def _check_member(archive: Path, name: str) -> None:
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or (path.parts and ":" in path.parts[0]):
+        raise DataError(f"{archive} is refused: its member {name!r} points outside the archive")
+
+
+def _is_tar(path: Path) -> bool:
+    try:
+        return tarfile.is_tarfile(path)
+    except _DAMAGE:  # a truncated archive still begins like one
+        return ".tar" in path.name or path.suffix == ".tgz"
+
+
+class Source:
+    """Files by name, from a folder, one file, or an archive (tar, zip; gz, xz, bz2 inside).
+
+    Args:
+        path: what the user gave with ``--from``, or a downloaded file.
+        official: the task's official archives. One found under its own name (as ``path`` or inside
+            the folder ``path``) is checked against its published checksum before it is read.
+        check: whether to check official checksums (off for deliberate subsets).
+
+    """
+
+    def __init__(self, path: Path, official: tuple[Remote, ...] = (), check: bool = True) -> None:
+        if not path.exists():
+            raise DataError(f"--from {path}: there is no such file or folder")
+        self.roots = [path]
+        if path.is_dir():
+            archives = [path / remote.filename for remote in official]
+            if archives and all(archive.is_file() for archive in archives):
+                self.roots = archives
+        self.path = path
+        self._used: dict[Path, dict[str, Any]] = {}
+        known = {remote.filename: remote for remote in official}
+        for root in self.roots:
+            if check and root.is_file() and root.name in known:
+                check_file(root, known[root.name])
+
+    def stream(self, wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
+        """Yield (name, file) for every file whose plain name is wanted, decompressed.
+
+        Names are relative, with ``/``, without a compression's suffix. A file is valid until the
+        next one is asked for. The order is the archive's, or by name in a folder.
+        """
+        for root in self.roots:
+            with damage_named(root):
+                if root.is_dir():
+                    yield from self._stream_folder(root, wanted)
+                elif zipfile.is_zipfile(root):
+                    yield from self._stream_zip(root, wanted)
+                elif _is_tar(root):
+                    yield from self._stream_tar(root, wanted)
+                elif wanted(plain_name(root.name)):
+                    self._note(root)
+                    with _open_plain(root) as file:
+                        yield plain_name(root.name), file
+
+    def _note(self, path: Path) -> None:
+        self._used.setdefault(path, {"name": path.name, "bytes": path.stat().st_size})
+
+    def _stream_folder(self, folder: Path, wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
+        for path in sorted(folder.rglob("*")):
+            name = plain_name(path.relative_to(folder).as_posix())
+            if path.is_file() and wanted(name):
+                self._note(path)
+                with damage_named(path), _open_plain(path) as file:
+                    yield name, file
+
+    def _stream_zip(self, path: Path, wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
+        self._note(path)
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                _check_member(path, info.filename)
+                if stat.S_ISLNK(info.external_attr >> 16):
+                    raise DataError(f"{path} is refused: its member {info.filename!r} is a link")
+            for info in archive.infolist():
+                if not info.is_dir() and wanted(plain_name(info.filename)):
+                    with archive.open(info) as file:
+                        yield plain_name(info.filename), _decompressed(info.filename, file)
+
+    def _stream_tar(self, path: Path, wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
+        self._note(path)
+        with _open_plain(path, by_content=True) as raw:
+            with tarfile.open(fileobj=raw, mode="r|") as archive:
+                for member in archive:
+                    _check_member(path, member.name)
+                    if member.isdir():
+                        continue
+                    if not member.isfile():
+                        raise DataError(
+                            f"{path} is refused: its member {member.name!r} is a link or a device"
+                        )
+                    if wanted(plain_name(member.name)):
+                        file = cast(IO[bytes], archive.extractfile(member))
+                        yield plain_name(member.name), _decompressed(member.name, file)
+            while raw.read(1 << 20):  # to the end, where the compression keeps its checksum
+                pass
+
+    def collect(self, *filenames: str) -> dict[str, bytes]:
+        """Return the content of those of ``filenames`` that exist, in whatever folder."""
+        found: dict[str, bytes] = {}
+        for name, file in self.stream(lambda name: PurePosixPath(name).name in filenames):
+            found.setdefault(PurePosixPath(name).name, file.read())
+        return found
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return what was read, for the manifest: name, size, sha256 (many files: together)."""
+        files = [dict(record, sha256=sha256_file(path)) for path, record in self._used.items()]
+        if len(files) <= 16:
+            return files
+        together = hashlib.sha256(repr([(f["name"], f["sha256"]) for f in files]).encode())
+        total = sum(f["bytes"] for f in files)
+        return [{"files": len(files), "bytes": total, "sha256": together.hexdigest()}]
+
+
+def _decompressed(name: str, file: IO[bytes]) -> IO[bytes]:
+    opener = _OPENERS.get(PurePosixPath(name).suffix)
+    return cast(IO[bytes], opener(file)) if opener else file
+
+
+@contextmanager
+def _open_plain(path: Path, by_content: bool = False) -> Iterator[IO[bytes]]:
+    """Open a file, undoing its compression (known by suffix, or by its first bytes)."""
+    with path.open("rb") as raw:
+        name = path.name
+        if by_content:
+            magic = raw.read(6)
+            raw.seek(0)
+            kinds = ((b"\x1f\x8b", ".gz"), (b"\xfd7zXZ\x00", ".xz"), (b"BZh", ".bz2"))
+            name = next((suffix for start, suffix in kinds if magic.startswith(start)), "")
+            name = f"archive{name}"
+        with _decompressed(name, raw) as file:
+            yield file

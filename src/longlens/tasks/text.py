@@ -1,0 +1,143 @@
+"""``text``: IMDB reviews as bytes, positive or negative (Maas et al. 2011).
+
+The published set has train and test only, and published runs often choose their model on test.
+Here validation is taken from train, class by class, with all copies of a review on one side. The
+other way is available by name, ``validation_from="test"``, and never by default.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+import numpy as np
+
+from longlens.tasks.build import Job, write_sequences
+from longlens.tasks.errors import DataError
+from longlens.tasks.fetch import Remote
+from longlens.tasks.order import permutation
+from longlens.tasks.spec import Spec
+
+IMDB = Remote(
+    "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+    "aclImdb_v1.tar.gz",
+    84_125_825,
+    "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
+)
+PUBLISHED = 25_000
+_FILE = re.compile(r"(?:^|.*/)(train|test)/(pos|neg)/[^/]+\.txt$")
+Review = tuple[bytes, int]
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """Options of ``text``."""
+
+    validation: int = 2_500
+    validation_from: str = "train"  # "test" repeats the select-on-test practice, and says so
+    seed: int = 0
+    subset: bool = False  # accept fewer reviews than were published (not comparable)
+
+    def __post_init__(self) -> None:
+        if self.validation_from not in ("train", "test"):
+            raise DataError(
+                f"text: validation_from must be 'train' or 'test', got {self.validation_from!r}"
+            )
+        if self.validation < 2 or self.seed < 0:
+            raise DataError("text: validation must be 2 or more and seed 0 or more")
+
+
+def _read(job: Job) -> dict[str, list[Review]]:
+    """Reviews of train and test, sorted, so that every source gives the same data."""
+    reviews: dict[str, list[Review]] = {"train": [], "test": []}
+
+    def wanted(name: str) -> bool:
+        return bool(_FILE.match(name)) or PurePosixPath(name).name in ("train.jsonl", "test.jsonl")
+
+    for name, file in job.need_source().stream(wanted):
+        if match := _FILE.match(name):
+            reviews[match[1]].append((file.read(), int(match[2] == "pos")))
+            continue
+        split = PurePosixPath(name).stem
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+                text, label = row["text"], row["label"]
+            except (ValueError, KeyError, TypeError):
+                raise DataError(
+                    f"{name}, line {number}: not a JSON object with label and text"
+                ) from None
+            if label not in (0, 1) or not isinstance(text, str):
+                raise DataError(f"{name}, line {number}: label must be 0 or 1 and text a string")
+            reviews[split].append((text.encode(), int(label)))
+    return {split: sorted(rows) for split, rows in reviews.items()}
+
+
+def hold_out(rows: list[Review], count: int, seed: int) -> set[int]:
+    """Choose about ``count`` rows, half of each class, copies of a text together.
+
+    >>> chosen = hold_out([(b"a", 0), (b"a", 0), (b"b", 0), (b"c", 1), (b"d", 1)], 2, seed=0)
+    >>> sorted(rows % 10 for rows in chosen) != []
+    True
+    """
+    chosen: set[int] = set()
+    for label in (0, 1):
+        groups: dict[bytes, list[int]] = {}
+        for number, (text, own) in enumerate(rows):
+            if own == label:
+                groups.setdefault(text, []).append(number)
+        parts = list(groups.values())
+        wanted = count // 2
+        for place in permutation(len(parts), seed, label):
+            if len(parts[place]) <= wanted:
+                chosen.update(parts[place])
+                wanted -= len(parts[place])
+    return chosen
+
+
+def build(job: Job) -> tuple[Spec, dict[str, int]]:
+    """Write the three splits from aclImdb's folders or archive, or from JSON lines."""
+    options: TextOptions = job.options
+    reviews = _read(job)
+    for split, rows in reviews.items():
+        if len(rows) != PUBLISHED and not options.subset:
+            raise DataError(
+                f"text: {len(rows)} {split} reviews where the published set has {PUBLISHED}; pass "
+                "subset=True (--subset true) to use them all the same"
+            )
+    if options.validation_from == "test":
+        splits = {"train": reviews["train"], "validation": reviews["test"], "test": reviews["test"]}
+        job.writer.notes.append(
+            "validation is the test split (select-on-test, as in LRA's pipeline)"
+        )
+    else:
+        held = hold_out(reviews["train"], options.validation, options.seed)
+        splits = {
+            "train": [row for i, row in enumerate(reviews["train"]) if i not in held],
+            "validation": [row for i, row in enumerate(reviews["train"]) if i in held],
+            "test": reviews["test"],
+        }
+    for split, rows in splits.items():
+        if not rows:
+            raise DataError(f"text: the {split} split would be empty")
+        labels = np.array([label for _, label in rows], np.uint8)
+        texts = [text for text, _ in rows]
+        write_sequences(job.writer, split, texts, offset=1, rows={"targets": labels})
+    spec = Spec(
+        kind="classification",
+        inputs="tokens",
+        max_length=max(len(text) for rows in splits.values() for text, _ in rows),
+        vocab_size=257,
+        pad_id=0,
+        num_classes=2,
+        encoding="bytes+1",
+        class_names=("negative", "positive"),
+    )
+    return spec, {split: len(rows) for split, rows in splits.items()}
+
+
+def estimate(options: TextOptions) -> int:
+    """Bytes of the result (two bytes a token)."""
+    return 2 * 70_000_000
