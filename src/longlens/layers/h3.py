@@ -8,7 +8,7 @@ keys, a diagonal one on the key-value products:
 
 With `head_dim` > 1 the product k ⊗ v is an outer product inside each head.
 
-Left open by the paper, chosen here: both state spaces have a skip term on the diagonal one only, and
+Left open by the paper, chosen here: the diagonal state space has a skip term, the shift needs none;
 all outer products of a head share that head's diagonal kernel. Causal only, as in the paper.
 """
 

@@ -5,8 +5,9 @@
 A dense A shared by the channels, one step size per channel, bilinear discretisation
 (the paper's GBT with α = ½): K_l = C Ā^l B̄.
 
-Left open by the paper, chosen here: A is learned without structure, from HiPPO-LegS (the paper fixes
-it, or learns it in a quasiseparable form it found too unstable to use); one output per channel (M = 1).
+Left open by the paper, chosen here: A is learned without structure, from HiPPO-LegS (the paper
+fixes it, or learns it in a structured form whose algorithm it found too unstable to use); one
+output per channel (M = 1).
 """
 
 from __future__ import annotations

@@ -1,0 +1,130 @@
+"""BigBird: Zaheer et al. 2020 (arXiv 2007.14062).
+
+"Big Bird: Transformers for Longer Sequences". Block-sparse softmax attention: every block of
+queries sees the global blocks at the start, a window of neighbouring blocks and a few random ones;
+the global blocks see everything (the paper's ITC form).
+
+Left open by the paper, chosen here: random blocks are drawn among those that hold a real token and
+are not already seen, in an order fixed by a hash of (query block, key block, seed), so that neither
+padding nor the length at hand changes them. Bidirectional only.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longlens.layers.base import check_positive
+from longlens.layers.heads import MultiHead
+
+
+def block_order(blocks: int, seed: int, device: torch.device) -> Tensor:
+    """Pseudo-random ranks (blocks, blocks) for the choice of random blocks, from integers only.
+
+    >>> block_order(2, 0, torch.device("cpu")).shape
+    torch.Size([2, 2])
+    """
+    i = torch.arange(blocks, device=device)[:, None]
+    j = torch.arange(blocks, device=device)[None]
+    x = (i * 73856093) ^ (j * 19349663) ^ (seed * 83492791 + 1)
+    for _ in range(2):  # multiply and fold the high bits down: neighbours end up far apart
+        x = (x * 668265263) & 0x7FFFFFFF
+        x = x ^ (x >> 15)
+    return x
+
+
+class BigBird(MultiHead):
+    """Window, global and random blocks, linear in L.
+
+    Args:
+        dim: D.
+        num_heads: H.
+        block: positions per block.
+        window_blocks: neighbouring blocks seen, own included (odd).
+        global_blocks: blocks at the start that see and are seen by all.
+        random_blocks: random blocks seen by each block.
+        seed: which random blocks.
+
+    >>> BigBird(8, num_heads=2, block=2)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    cost = "L"
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int = 8,
+        block: int = 64,
+        window_blocks: int = 3,
+        global_blocks: int = 2,
+        random_blocks: int = 3,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(dim, num_heads, bidirectional=True)
+        check_positive(block=block, window_blocks=window_blocks)
+        if window_blocks % 2 == 0:
+            raise ValueError(f"window_blocks must be odd, got {window_blocks}")
+        if min(global_blocks, random_blocks) < 0:
+            raise ValueError(
+                "global_blocks and random_blocks must not be negative, "
+                f"got {global_blocks} and {random_blocks}"
+            )
+        self.block, self.radius = block, window_blocks // 2
+        self.global_blocks, self.random_blocks, self.seed = global_blocks, random_blocks, seed
+
+    def neighbours(self, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Key blocks of every query block.
+
+        Args:
+            real: (B, n), which blocks hold a real token.
+
+        Returns:
+            index (B, n, m) of key blocks and whether each counts (B, n, m).
+        """
+        batch, blocks = real.shape
+        here = torch.arange(blocks, device=real.device)
+        first = min(self.global_blocks, blocks)
+        window = here[:, None] + torch.arange(-self.radius, self.radius + 1, device=real.device)
+        in_window = (window >= first) & (window < blocks)
+        fixed = torch.cat([here[:first].expand(blocks, -1), window.clamp(0, blocks - 1)], dim=1)
+        counts = torch.cat([torch.ones_like(fixed[:, :first], dtype=torch.bool), in_window], dim=1)
+        near = (here[:, None] - here).abs() <= self.radius
+        free = real[:, None] & ~near & (here >= first)  # (B, n, n)
+        rank = block_order(blocks, self.seed, real.device).masked_fill(~free, -1)
+        chosen = rank.topk(min(self.random_blocks, blocks), dim=-1)
+        index = torch.cat([fixed.expand(batch, -1, -1), chosen.indices], dim=-1)
+        return index, torch.cat([counts.expand(batch, -1, -1), chosen.values >= 0], dim=-1)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """q, k, v (B, H, L, d), mask (B, L) or None -> (B, H, L, d)."""
+        batch, heads, length, width = q.shape
+        size = self.block
+        if mask is None:
+            mask = torch.ones(batch, length, dtype=torch.bool, device=q.device)
+        tokens = F.pad(mask, (0, -length % size)).view(batch, -1, size)
+        index, counts = self.neighbours(tokens.any(-1))
+        pick = torch.arange(batch, device=q.device)[:, None, None]
+
+        def blocks(t: Tensor) -> Tensor:  # (B, H, L, d) -> (B, n, H, block, d)
+            t = F.pad(t, (0, 0, 0, -length % size))
+            return t.view(batch, heads, -1, size, width).transpose(1, 2)
+
+        def gathered(t: Tensor) -> Tensor:  # -> (B·n, H, m·block, d)
+            return blocks(t)[pick, index].transpose(2, 3).flatten(3, 4).flatten(0, 1)
+
+        seen = (tokens[pick, index] & counts[..., None]).flatten(2).flatten(0, 1)[:, None, None]
+        seen = seen | ~seen.any(-1, keepdim=True)  # padding alone still attends to something
+        out = F.scaled_dot_product_attention(
+            blocks(q).flatten(0, 1), gathered(k), gathered(v), attn_mask=seen
+        )
+        out = out.view(batch, -1, heads, size, width).transpose(1, 2).flatten(2, 3)
+        first = min(self.global_blocks * size, length)
+        if first:
+            full = F.scaled_dot_product_attention(
+                q[:, :, :first], k, v, attn_mask=mask[:, None, None]
+            )
+            out = torch.cat([full, out[:, :, first:]], dim=2)
+        return out[:, :, :length]
