@@ -68,9 +68,7 @@ class AlibiAttention(CachedAttention):
         """q, k, v (B, H, L, d), mask (B, L) or None -> (B, H, L, d)."""
         batch, _, length, _ = q.shape
         size = length if self.chunk is None else min(self.chunk, length)
-        if mask is not None or length % size:
-            mask = fold_mask(mask, length, size, q.device)
-            mask = mask.repeat(batch, 1) if len(mask) * size < batch * length else mask
+        mask = fold_mask(mask, batch, length, size, q.device)
         q, k, v = (fold_chunks(t, size) for t in (q, k, v))
         seen = visible(mask, size, self.causal, q.device)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(size, seen, q.dtype))

@@ -52,15 +52,19 @@ def unfold_chunks(x: Tensor, batch: int, length: int) -> Tensor:
     return x.reshape(batch, heads, -1, width)[:, :, :length]
 
 
-def fold_mask(mask: Tensor | None, length: int, size: int, device: torch.device) -> Tensor:
-    """The key mask of :func:`fold_chunks`: (B, L) or None -> (B·blocks, size) or (blocks, size).
+def fold_mask(
+    mask: Tensor | None, batch: int, length: int, size: int, device: torch.device
+) -> Tensor | None:
+    """The key mask of :func:`fold_chunks`, (B·blocks, size); None where every key is real.
 
-    >>> fold_mask(None, 3, 2, torch.device("cpu"))
+    >>> fold_mask(None, 1, 3, 2, torch.device("cpu"))
     tensor([[ True,  True],
             [ True, False]])
     """
+    if mask is None and length % size == 0:
+        return None
     if mask is None:
-        mask = torch.ones(1, length, dtype=torch.bool, device=device)
+        mask = torch.ones(batch, length, dtype=torch.bool, device=device)
     return F.pad(mask, (0, -length % size)).view(-1, size)
 
 

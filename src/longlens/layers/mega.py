@@ -207,9 +207,7 @@ class Mega(Mixer):
             o = self.attend(q, k, v, mask)
         else:
             size = min(self.chunk, length)
-            if mask is not None or length % size:
-                mask = fold_mask(mask, length, size, x.device)
-                mask = mask.repeat(batch, 1) if len(mask) * size < batch * length else mask
+            mask = fold_mask(mask, batch, length, size, x.device)
             q, k, v = (fold_chunks(t, size) for t in (q, k, v))
             o = unfold_chunks(self.attend(q, k, v, mask), batch, length)
         return self.gated(x, o[:, 0], g, h, u)

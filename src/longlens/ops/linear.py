@@ -28,7 +28,8 @@ def elu_features(x: Tensor) -> Tensor:
     >>> elu_features(torch.tensor([0.0, 2.0]))
     tensor([1., 3.])
     """
-    return F.elu(x) + 1
+    # Not F.elu: its compiled backward states the wrong strides for transposed heads (torch 2.13).
+    return torch.where(x > 0, x + 1, torch.exp(x.clamp_max(0)))
 
 
 def orthogonal_gaussian(

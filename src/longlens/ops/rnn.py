@@ -55,10 +55,12 @@ def _(kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
 
 @torch.library.custom_op("longlens::rnn_backward", mutates_args=())
 def _opaque_backward(kind: str, grad: Tensor, x: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    with torch.enable_grad():
+    # Operators run below autograd; lifting that one exclusion lets the recurrence be recorded.
+    key = torch._C.DispatchKey.AutogradFunctionality
+    with torch.enable_grad(), torch._C._SetExcludeDispatchKeyGuard(key, False):
         leaves = [t.detach().requires_grad_() for t in (x, *weights)]
         out = _run(kind, leaves[0], leaves[1:])
-    return [g.contiguous() for g in torch.autograd.grad(out, leaves, grad)]
+        return [g.contiguous() for g in torch.autograd.grad(out, leaves, grad)]
 
 
 @_opaque_backward.register_fake
