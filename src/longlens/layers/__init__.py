@@ -1,4 +1,4 @@
-"""The zoo: sequence mixers with one interface, (B, L, D) -> (B, L, D). See README.md here."""
+"""The zoo: mixers, modules from (B, L, D) to (B, L, D), one paper per file. See README.md here."""
 
 from longlens.layers.registry import MIXERS, build, options_of
 

@@ -4,7 +4,8 @@
 attention whose scores lose m·|i-j|, with slopes m = 2^(-8h/H), h = 1 … H, fixed.
 
 Left open by the paper, chosen here: the bidirectional form is symmetric in i and j; `chunk` cuts
-keys and queries into blocks, as the LaS paper's chunked comparison does.
+keys and queries into blocks and `window` smooths the attention rows, as in the LaS paper's chunked
+comparison (its "S + ALiBi").
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from longlens.layers.base import Aspects, check_positive
 from longlens.layers.heads import CachedAttention, fold_chunks, fold_mask, unfold_chunks, visible
+from longlens.ops.las.smoothing import pool_values
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
@@ -33,6 +35,7 @@ class AlibiAttention(CachedAttention):
         dim: D.
         num_heads: H.
         chunk: attend within blocks of this many positions; None: everywhere.
+        window: width of the smoothing, see `longlens.las_attention`; 1: none. Odd if bidirectional.
         bidirectional: attend to both sides.
 
     >>> AlibiAttention(8, num_heads=2)(torch.randn(2, 10, 8)).shape
@@ -48,11 +51,15 @@ class AlibiAttention(CachedAttention):
         *,
         num_heads: int = 8,
         chunk: int | None = None,
+        window: int = 1,
         bidirectional: bool = False,
     ) -> None:
         super().__init__(dim, num_heads, bidirectional=bidirectional)
-        check_positive(chunk=1 if chunk is None else chunk)
-        self.chunk = chunk
+        check_positive(chunk=1 if chunk is None else chunk, window=window)
+        if bidirectional and window % 2 == 0:
+            raise ValueError(f"window must be odd where bidirectional, got {window}")
+        self.chunk, self.window = chunk, window
+        self.smoothing = "centered" if bidirectional else "causal"
         self.cost = "L^2" if chunk is None else "L"
         self.receptive_field = chunk
         self.register_buffer("slopes", alibi_slopes(num_heads))
@@ -71,6 +78,7 @@ class AlibiAttention(CachedAttention):
         mask = fold_mask(mask, batch, length, size, q.device)
         q, k, v = (fold_chunks(t, size) for t in (q, k, v))
         seen = visible(mask, size, self.causal, q.device)
+        v = pool_values(v, self.window, self.smoothing, "zero", mask)
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(size, seen, q.dtype))
         return unfold_chunks(out, batch, length)
 
@@ -80,6 +88,7 @@ class AlibiAttention(CachedAttention):
 
     def attend_one(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The newest query against the cache: (B, H, 1, d) -> (B, H, 1, d)."""
+        v = pool_values(v, self.window, self.smoothing, "zero", None)
         distance = torch.arange(k.shape[2] - 1, -1, -1, device=k.device)
         bias = (-self.slopes[:, None] * distance)[None, :, None].to(q.dtype)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)

@@ -54,9 +54,10 @@ class ShortConv(Mixer):
         weight = self.depthwise.weight
         return (weight.new_zeros(batch_size, weight.shape[0], weight.shape[-1] - 1),)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         window = torch.cat([state[0], x[..., None].to(state[0].dtype)], dim=-1)
         y = self.depthwise(window)[..., 0]
         return self.pointwise(F.gelu(y)), (window[..., 1:],)

@@ -91,8 +91,9 @@ class RecurrentConvolution(LongConvolution):
         state: State = self.kernel.initial_state(batch_size)  # type: ignore[operator]
         return state
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step in O(1) memory: x (B, D) -> y (B, D), equal to forward at that position."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         y, state = self.kernel.step(x, state)  # type: ignore[operator]
         return self.mix(y + self.skip.to(x.dtype) * x), state

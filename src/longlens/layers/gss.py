@@ -111,9 +111,10 @@ class GSS(Mixer):
         check_step(self)
         return self.kernel.initial_state(batch_size)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         u = F.gelu(self.to_inner(x))
         y, state = self.kernel.step(u, state)
         y = self.widen(y + self.skip.to(u.dtype) * u)

@@ -75,9 +75,9 @@ class H3(Mixer):
         (h,) = self.kernel.initial_state(batch_size * self.head_dim**2)
         return keys, h.reshape(batch_size, -1, *h.shape[1:])
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
-        keys, h = state
+        keys, h = self.initial_state(x.shape[0]) if state is None else state
         q, k, v = self.project(x).chunk(3, dim=-1)
         keys = torch.cat([k.to(keys.dtype)[..., None], keys[..., :-1]], dim=-1)  # newest first
         product = self._outer((keys * self.shift_taps).sum(-1).to(k.dtype), v)  # (B, H, d, d)

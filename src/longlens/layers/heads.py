@@ -144,9 +144,10 @@ class CachedAttention(MultiHead):
         """The newest query against the cache, itself included: (B, H, 1, d) -> (B, H, 1, d)."""
         return F.scaled_dot_product_attention(q, k, v)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         q, k_new, v_new = self.project(x[:, None])
         k = torch.cat([state[0].to(k_new.dtype), k_new], dim=2)
         v = torch.cat([state[1].to(v_new.dtype), v_new], dim=2)

@@ -55,9 +55,10 @@ class LinearAttention(MultiHead):
         shape = (batch_size, self.num_heads, features)
         return weight.new_zeros(*shape, width), weight.new_zeros(shape)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step in O(1) memory: x (B, D) -> y (B, D)."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         q, k, v = self.project(x[:, None])
         with no_autocast(v):
             q = self.features(full_precision(q), is_query=True)[:, :, 0]

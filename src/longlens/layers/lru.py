@@ -106,9 +106,10 @@ class LRU(Mixer):
         check_step(self)
         return (as_complex(self.b).new_zeros(batch_size, self.b.shape[0]),)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         with no_autocast(x):
             ratio, b, c = self.discrete()
             h = ratio * state[0] + complex_linear(full_precision(x), b)

@@ -81,9 +81,10 @@ class Luna(MultiHead):
         keys = self.memory.new_zeros(batch_size, self.num_heads, dim // self.num_heads, memory)
         return keys, keys.mT.clone(), self.memory.new_zeros(())
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step in O(1) memory: x (B, D) -> y (B, D)."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         q, k, v = self.project(x[:, None])
         p = split_heads(self.memory_query(self.memory)[None], self.num_heads)
         dtype = v.dtype

@@ -36,6 +36,7 @@ from longlens.layers.heads import fold_chunks, fold_mask, unfold_chunks, visible
 from longlens.ops.conv import fft_conv
 from longlens.ops.ema import ema_kernel, ema_step
 from longlens.ops.numerics import full_precision
+from longlens.ops.rotary import rotary_angles, rotate
 
 
 class DampedEMA(nn.Module):
@@ -82,20 +83,6 @@ class DampedEMA(nn.Module):
         """One step: x (B, D), h (B, D, N) -> y (B, D), h (B, D, N)."""
         y, h = ema_step(full_precision(x), h, *self.rates())
         return F.silu(y.to(x.dtype) + self.skip.to(x.dtype) * x), h
-
-
-def rotate(vector: Tensor, position: Tensor) -> Tensor:
-    """Rotate pairs of a vector (z,) by the angles of each position (L,): (L, z).
-
-    >>> rotate(torch.tensor([1.0, 0.0]), torch.tensor([0.0]))
-    tensor([[1., 0.]])
-    """
-    half = vector.shape[0] // 2
-    frequency = 10000 ** (-torch.arange(half, device=vector.device, dtype=vector.dtype) / half)
-    angle = position[:, None] * frequency
-    first, second = vector[:half], vector[half:]
-    sin, cos = torch.sin(angle), torch.cos(angle)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
 def laplace(scores: Tensor) -> Tensor:
@@ -161,13 +148,13 @@ class Mega(Mixer):
         offset = torch.arange(z.shape[1], device=z.device) + first
         if self.chunk is not None:
             offset = offset % self.chunk
-        position = offset.to(self.bias_query.dtype)
+        angles = rotary_angles(offset, z.shape[-1])
         q, k = (z * self.scale[i].to(z.dtype) + self.shift[i].to(z.dtype) for i in (0, 1))
         if self.attention == "softmax":
             q = q / math.sqrt(z.shape[-1])
 
         def join(t: Tensor, vector: Tensor) -> Tensor:
-            return torch.cat([t, rotate(vector, position).to(t.dtype).expand_as(t)], dim=-1)
+            return torch.cat([t, rotate(vector, *angles).to(t.dtype).expand_as(t)], dim=-1)
 
         return join(q, self.bias_query), join(k, self.bias_key)
 
@@ -213,16 +200,17 @@ class Mega(Mixer):
         return self.gated(x, o[:, 0], g, h, u)
 
     def initial_state(self, batch_size: int) -> State:
-        """Averages (B, D, N), cached keys (B, T, 2z) and values (B, T, W), positions seen ()."""
+        """Averages (B, D, N), cached keys (B, T, 2z) and cached values (B, T, W)."""
         check_step(self)
         average = self.ema.alpha.new_zeros(batch_size, *self.ema.alpha.shape[1:])
         keys = average.new_zeros(batch_size, 0, 2 * self.split[0])
         values = average.new_zeros(batch_size, 0, self.split[1])
         return average, keys, values
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         average, keys, values = state
         if self.chunk is not None and keys.shape[1] == self.chunk:  # a new chunk starts
             keys, values = keys[:, :0], values[:, :0]

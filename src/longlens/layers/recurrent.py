@@ -71,9 +71,10 @@ class RecurrentNetwork(Mixer):
         zeros = weight.new_zeros(batch_size, weight.shape[1])
         return (zeros, zeros) if self.kind == "lstm" else (zeros,)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
         check_step(self)
+        state = self.initial_state(x.shape[0]) if state is None else state
         with no_autocast(x):
             state = tuple(rnn_step(self.kind, full_precision(x), list(state), list(self.forwards)))
         return state[0].to(x.dtype), state

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 class Lazy:
     """A factory that imports its class when it is first called.
 
+    The zoo's option for both sides is ``bidirectional``; a class that spells it ``causal`` gets it
+    translated.
+
     Args:
         module: a module of ``longlens.layers``.
         name: the class in it.
@@ -36,13 +39,36 @@ class Lazy:
 
     def __call__(self, dim: int, **options: Any) -> nn.Module:
         """Build the mixer; ``options`` win over what the key sets."""
-        return self.load()(dim, **{**self.options, **options})
+        options = {**self.options, **options}
+        if "bidirectional" in options and "bidirectional" not in _parameters(self.load()):
+            options["causal"] = not options.pop("bidirectional")
+        return self.load()(dim, **options)
+
+
+def _parameters(target: Callable[..., nn.Module]) -> dict[str, inspect.Parameter]:
+    """The keyword parameters of a factory; ``**options`` of a class are those of its parent."""
+    parameters = dict(list(inspect.signature(target).parameters.items())[1:])  # all but dim
+    rest = [name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD]
+    if rest and isinstance(target, type) and target.__base__ is not None:
+        del parameters[rest[0]]
+        parameters = {**_parameters(target.__base__), **parameters}
+    return parameters
 
 
 MIXERS: dict[str, Callable[..., nn.Module]] = {
     # attention
+    "softmax": Lazy("attention", "SoftmaxAttention"),
+    "softmax-chunk": Lazy("attention", "SoftmaxAttention", {"chunk": 128}),
+    "rope": Lazy("attention", "SoftmaxAttention", {"rotary": True}),
+    "las": Lazy("attention", "LaSAttention"),
+    "las-chunk": Lazy("attention", "LaSAttention", {"chunk": 128}),
+    "l": Lazy("attention", "LaSAttention", {"window": 1}),
+    "l-chunk": Lazy("attention", "LaSAttention", {"window": 1, "chunk": 128}),
+    "s": Lazy("attention", "LaSAttention", {"bound": 0.0}),
+    "s-chunk": Lazy("attention", "LaSAttention", {"bound": 0.0, "chunk": 128}),
     "alibi": Lazy("alibi", "AlibiAttention"),
     "alibi-chunk": Lazy("alibi", "AlibiAttention", {"chunk": 128}),
+    "s-alibi-chunk": Lazy("alibi", "AlibiAttention", {"chunk": 128, "window": 5}),
     "local": Lazy("local", "LocalAttention"),
     "reformer": Lazy("reformer", "Reformer"),
     "linformer": Lazy("linformer", "Linformer"),
@@ -99,19 +125,12 @@ def options_of(key: str) -> dict[str, Any]:
     if key not in MIXERS:
         raise unknown("mixer", key, MIXERS)
     factory = MIXERS[key]
-    target, changed = (
-        (factory.load(), factory.options) if isinstance(factory, Lazy) else (factory, {})
-    )
-    parameters = list(inspect.signature(target).parameters.values())[1:]  # all but dim
-    named = {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD}
-    return {**named, **changed}
-
-
-def accepts_anything(key: str) -> bool:
-    """Whether a factory takes ``**options`` and so checks them itself."""
-    factory = MIXERS[key]
-    target = factory.load() if isinstance(factory, Lazy) else factory
-    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(target).parameters.values())
+    if not isinstance(factory, Lazy):
+        return {name: p.default for name, p in _parameters(factory).items()}
+    named = {name: p.default for name, p in _parameters(factory.load()).items()}
+    if "causal" in named:
+        named["bidirectional"] = not named.pop("causal")
+    return {**named, **factory.options}
 
 
 def build(key: str, dim: int, **options: Any) -> nn.Module:
@@ -131,13 +150,16 @@ def build(key: str, dim: int, **options: Any) -> nn.Module:
     >>> import torch
     >>> build("s4d", 8, state=4)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
-    >>> build("s4d", 8, bidirectonal=True)
+    >>> build("s4d", 8, bidirectonal=True)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    ValueError: unknown option of 's4d' 'bidirectonal'; did you mean 'bidirectional'? known: ...
+    ValueError: unknown option of 's4d' 'bidirectonal'; did you mean 'bidirectional' ...? known: ...
     """
     known = options_of(key)
-    if not accepts_anything(key):
-        for name in options:
-            if name not in known:
-                raise unknown(f"option of {key!r}", name, known)
-    return MIXERS[key](dim, **options)
+    own = MIXERS[key]
+    takes_any = not isinstance(own, Lazy) and any(
+        p.kind is p.VAR_KEYWORD for p in _parameters(own).values()
+    )
+    for name in options:
+        if name not in known and not takes_any:
+            raise unknown(f"option of {key!r}", name, known)
+    return own(dim, **options)

@@ -1,0 +1,1 @@
+"""Functions on tensors: torch only, never `nn.Module`."""

@@ -1,0 +1,295 @@
+"""Multi-head attention, softmax or LaS (Zimerman & Wolf, ICML 2024), on the same projections.
+
+Left open by the paper, so options here: the reading of the smoothing and of its edges, that of the
+bound B, positional encoding (none by default, or rotary), causality.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from longlens.layers.base import Aspects
+from longlens.ops.las import decay_rates, las_attention
+from longlens.ops.las.checks import check_reading
+from longlens.ops.las.decode import LaSCache
+from longlens.ops.rotary import rotary_angles, rotate
+
+
+class SoftmaxAttention(nn.Module):
+    """Multi-head softmax attention, (B, L, dim) -> (B, L, dim).
+
+    >>> layer = SoftmaxAttention(dim=64, num_heads=4, rotary=True)
+    >>> layer(torch.randn(2, 10, 64)).shape
+    torch.Size([2, 10, 64])
+    """
+
+    aspects: ClassVar[Aspects] = Aspects(stable=True)
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        causal: bool = True,
+        rotary: bool = False,
+        rotary_base: float = 10_000.0,
+        chunk: int | None = None,
+        bias: bool = True,
+        impl: str = "auto",
+    ) -> None:
+        """Make the layer.
+
+        Args:
+            dim: width of the input and output.
+            num_heads: number of query heads.
+            num_kv_heads: number of key and value heads, a divisor of `num_heads`; None: as many.
+            head_dim: width of a head; None: dim / num_heads.
+            causal: whether a position sees only itself and what comes before.
+            rotary: rotate queries and keys by their positions.
+            rotary_base: base of the rotary wavelengths.
+            chunk: attend inside blocks of this many positions only.
+            bias: whether the projections have biases.
+            impl: the implementation of `las_attention`.
+
+        """
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_heads must be a positive multiple of num_kv_heads, got {num_heads} and "
+                f"{num_kv_heads}"
+            )
+        if head_dim is None and dim % num_heads:
+            raise ValueError(f"dim must be a multiple of num_heads={num_heads}, got {dim}")
+        self.dim, self.num_heads, self.num_kv_heads = dim, num_heads, num_kv_heads
+        self.head_dim = dim // num_heads if head_dim is None else head_dim
+        if rotary and self.head_dim % 2:
+            raise ValueError(f"head_dim must be even for rotary positions, got {self.head_dim}")
+        self.causal, self.chunk, self.impl = causal, chunk, impl
+        self.rotary, self.rotary_base = rotary, rotary_base
+        self.window, self.smoothing, self.edge = (
+            1,
+            check_reading(1, None, "zero", causal, chunk),
+            "zero",
+        )
+        self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=bias)
+        self.out = nn.Linear(num_heads * self.head_dim, dim, bias=bias)
+
+    @property
+    def receptive_field(self) -> int | None:
+        """Positions that one output can depend on; None: unbounded."""
+        return self.chunk
+
+    @property
+    def cost(self) -> str:
+        """How the arithmetic grows with the length."""
+        return "L^2" if self.chunk is None else "L"
+
+    def rates(self) -> tuple[Tensor | None, float | None]:
+        """The decay rate of each head and a static bound on them; (None, None): no decay."""
+        return None, None
+
+    def _project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, L, dim) -> query (B, Hq, L, D), key and value (B, Hkv, L, D), rotated."""
+        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+        if self.rotary:
+            angles = rotary_angles(positions, self.head_dim, self.rotary_base)
+            q, k = rotate(q, *angles), rotate(k, *angles)
+        return q, k, v
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        alpha, alpha_max = self.rates()
+        y = las_attention(
+            q,
+            k,
+            v,
+            alpha=alpha,
+            alpha_max=alpha_max,
+            window=self.window,
+            smoothing=self.smoothing,
+            edge=self.edge,
+            is_causal=self.causal,
+            key_mask=mask,
+            chunk=self.chunk,
+            enable_gqa=True,
+            impl=self.impl,
+        )
+        return self._output(y)
+
+    def _output(self, y: Tensor) -> Tensor:
+        out: Tensor = self.out(y.transpose(1, 2).flatten(2))
+        return out
+
+    def _check_input(self, x: Tensor) -> None:
+        if x.ndim != 3 or x.shape[2] != self.dim:
+            raise ValueError(f"x must have shape (batch, length, {self.dim}), got {tuple(x.shape)}")
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix along the sequence: x (B, L, dim), mask (B, L) bool with True for a real token."""
+        self._check_input(x)
+        positions = torch.arange(x.shape[1], device=x.device)
+        return self._attend(*self._project(x, positions), mask)
+
+    def prefill(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, LaSCache]:
+        """`forward`, and the cache from which `step` goes on.
+
+        Rows may have different lengths: their real tokens must be contiguous in `mask`, and the
+        next token follows the last real one.
+        """
+        self._check_input(x)
+        self._check_decodes()
+        if mask is None:
+            positions = torch.arange(x.shape[1], device=x.device)
+        else:  # left padding does not count
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        q, k, v = self._project(x, positions)
+        return self._attend(q, k, v, mask), self._cache(k, v, mask)
+
+    def _cache(self, k: Tensor, v: Tensor, mask: Tensor | None) -> LaSCache:
+        return LaSCache(
+            k,
+            v,
+            window=self.window,
+            smoothing=self.smoothing,
+            edge=self.edge,
+            chunk=self.chunk,
+            key_mask=mask,
+        )
+
+    def _check_decodes(self) -> None:
+        if not self.causal:
+            raise ValueError("a bidirectional layer (causal=False) cannot decode step by step")
+        if self.smoothing == "centered" and self.window > 1:
+            raise ValueError(
+                "smoothing='centered' lets a position see values ahead of it, so the layer cannot "
+                "decode step by step; use 'causal' or 'masked'"
+            )
+
+    def step(self, x: Tensor, state: LaSCache | None = None) -> tuple[Tensor, LaSCache]:
+        """One token: x (B, dim) -> (B, dim). The state is updated in place and returned."""
+        self._check_decodes()
+        if x.ndim != 2 or x.shape[1] != self.dim:
+            raise ValueError(f"x must have shape (batch, {self.dim}), got {tuple(x.shape)}")
+        if state is None:
+            positions = torch.zeros(1, dtype=torch.long, device=x.device)
+        else:
+            self._check_state(state)
+            positions = state.tokens[:, None]
+        q, k, v = self._project(x[:, None], positions)
+        if state is None:
+            state = self._cache(k, v, None)
+        else:
+            state.append(k, v)
+        y = state.attend(q, alpha=self.rates()[0])
+        return self._output(y)[:, 0], state
+
+    def _check_state(self, state: LaSCache) -> None:
+        for name in ("window", "smoothing", "edge", "chunk"):
+            ours, theirs = getattr(self, name), getattr(state, name)
+            if ours != theirs:
+                raise ValueError(
+                    f"state comes from another configuration: its {name} is {theirs!r}, this "
+                    f"layer's is {ours!r}"
+                )
+
+    def extra_repr(self) -> str:
+        """The options that matter, for `print(model)`."""
+        return f"heads={self.num_heads}, causal={self.causal}, rotary={self.rotary}"
+
+
+class LaSAttention(SoftmaxAttention):
+    """Multi-head Local-and-Smooth attention, (B, L, dim) -> (B, L, dim).
+
+    >>> layer = LaSAttention(dim=256, num_heads=8, bound=1e-3, window=5)
+    >>> layer(torch.randn(2, 100, 256)).shape
+    torch.Size([2, 100, 256])
+    """
+
+    aspects: ClassVar[Aspects] = Aspects(regularized=True, special_init=True, stable=True)
+    alpha: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int = 8,
+        *,
+        bound: float = 1e-3,
+        spacing: str = "uniform",
+        window: int = 5,
+        smoothing: str | None = None,
+        edge: str = "zero",
+        learned_alpha: bool = False,
+        alpha_max: float | None = None,
+        **options: Any,
+    ) -> None:
+        """Make the layer.
+
+        Args:
+            dim: width of the input and output.
+            num_heads: number of query heads.
+            bound: the bound B of the decay rates; 0 for no decay (S-attention).
+            spacing: how the rates fill the range, see `decay_rates`.
+            window: width P of the smoothing; 1 for none (L-attention).
+            smoothing: "causal", "centered", "masked"; None: causal if `causal` else centered.
+            edge: "zero" or "renormalize".
+            learned_alpha: make the rates a parameter, kept inside [0, alpha_max].
+            alpha_max: the largest rate that learning may reach; None: max(0.05, bound).
+            options: those of `SoftmaxAttention`.
+
+        """
+        super().__init__(dim, num_heads, **options)
+        self.window, self.edge = window, edge
+        self.smoothing = check_reading(window, smoothing, edge, self.causal, self.chunk)
+        rates = decay_rates(num_heads, bound, spacing)
+        self.learned_alpha = learned_alpha
+        if alpha_max is not None and not learned_alpha:
+            raise ValueError(
+                "alpha_max goes with learned_alpha=True; fixed rates follow from bound"
+            )
+        if learned_alpha:
+            self.alpha_max = max(0.05, float(rates.max())) if alpha_max is None else alpha_max
+            if float(rates.max()) > self.alpha_max:
+                raise ValueError(
+                    f"alpha_max must be at least the largest initial rate "
+                    f"{float(rates.max()):.4g}, got {alpha_max}"
+                )
+            self.alpha = nn.Parameter(rates)
+        else:
+            self.alpha_max = float(rates.max())
+            self.register_buffer("alpha", rates)
+        self.register_load_state_dict_post_hook(_follow_loaded_rates)  # type: ignore[no-untyped-call]
+
+    def rates(self) -> tuple[Tensor | None, float | None]:
+        """The decay rate of each head, (heads,), and a static bound on them."""
+        if self.learned_alpha:  # the clamp is what makes the bound true
+            return self.alpha.clamp(0, self.alpha_max), self.alpha_max
+        return (None, None) if self.alpha_max == 0 else (self.alpha, self.alpha_max)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move the rates with the module, but never round them to a lower precision."""
+        exact = self.alpha.detach()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if not self.learned_alpha and not exact.is_meta:
+            self.alpha = exact.to(device=self.alpha.device)
+        return self
+
+    def extra_repr(self) -> str:
+        """The options that matter, for `print(model)`."""
+        return (
+            f"{super().extra_repr()}, window={self.window}, smoothing={self.smoothing!r}, "
+            f"edge={self.edge!r}, alpha_max={self.alpha_max:.4g}"
+        )
+
+
+def _follow_loaded_rates(layer: nn.Module, _incompatible: object) -> None:
+    """A checkpoint may carry other rates than the constructor made: the bound follows them."""
+    assert isinstance(layer, LaSAttention)
+    if not layer.learned_alpha and not layer.alpha.is_meta:
+        layer.alpha_max = float(layer.alpha.max())

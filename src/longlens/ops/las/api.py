@@ -1,0 +1,218 @@
+"""`las_attention`: validation, choice of a path, and LaS-chunk on top of every path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
+
+from longlens.ops.las.call import Call, make_call, pieces
+from longlens.ops.las.checks import IMPLEMENTATIONS, read_alpha
+from longlens.ops.las.reference import reference, reference_weights
+from longlens.ops.las.sdpa import choose_route, sdpa_attention, zero_rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The path that a call takes and why; `print(plan)` reads well."""
+
+    impl: str  # "reference" | "sdpa"
+    route: str  # of sdpa: "plain" | "folded" | "merged" | "rows"
+    reasons: tuple[str, ...]
+    alpha_max: float | None = None
+    equal_in_group: bool = False  # α is known to be constant over the query heads of each key head
+
+    def __str__(self) -> str:
+        head = self.impl if self.impl == self.route else f"{self.impl}/{self.route}"
+        return "\n  - ".join([head, *self.reasons])
+
+
+def las_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    alpha: Tensor | None = None,
+    window: int = 1,
+    smoothing: str | None = None,
+    edge: str = "zero",
+    is_causal: bool = True,
+    key_mask: Tensor | None = None,
+    query_offset: int | Tensor | None = None,
+    chunk: int | None = None,
+    alpha_max: float | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    dropout_p: float = 0.0,
+    impl: str = "auto",
+) -> Tensor:
+    """Local-and-Smooth attention, exact, without a matrix of queries by keys.
+
+    The score of query i and key j is multiplied by exp(-α·distance) before the softmax, and the
+    attention row is averaged over a window after it (Zimerman & Wolf, ICML 2024, Eq. 4).
+
+    Args:
+        query: (B, Hq, L, D). Query i sits at position i + `query_offset`.
+        key: (B, Hkv, S, D). Key j sits at position j.
+        value: (B, Hkv, S, Dv).
+        alpha: decay rate of each query head, (Hq,), at least 0; None for no decay. Differentiable.
+        window: width P of the average; 1 for no smoothing.
+        smoothing: "causal" (each key averages its last P values), "centered" (P odd; under a
+            causal mask a query then sees up to P//2 values ahead) or "masked" (centered, cut at
+            the query). None: "causal" if `is_causal` else "centered".
+        edge: "zero" (divide by P everywhere) or "renormalize" (rows sum to 1).
+        is_causal: whether key j must not lie after query i.
+        key_mask: (B, S) bool, True for a real token.
+        query_offset: position of the first query: an int, or a tensor of 1 or B integers.
+            None: S - L, the queries are the last ones.
+        chunk: attend only inside blocks of this many positions (LaS-chunk).
+        alpha_max: a bound on `alpha` known without reading it. Compiled code and CUDA graphs want
+            one; without it eager code reads `alpha` and compiled code takes a range-free path.
+        scale: factor of the scores; None: 1/sqrt(D).
+        enable_gqa: allow fewer key heads than query heads.
+        dropout_p: for the sake of SDPA's signature; anything but 0 raises.
+        impl: "auto", or "reference", "sdpa", "triton" by name. `explain` tells what auto takes.
+
+    Returns:
+        (B, Hq, L, Dv). A query with no key to attend to gets zeros.
+
+    >>> q, k, v = (torch.randn(2, 8, 100, 32) for _ in range(3))
+    >>> las_attention(q, k, v, alpha=decay_rates(8), window=5).shape
+    torch.Size([2, 8, 100, 32])
+
+    """
+    if dropout_p != 0:
+        raise ValueError(f"dropout_p must be 0: LaS attention has no dropout, got {dropout_p}")
+    call = make_call(
+        query,
+        key,
+        value,
+        alpha=alpha,
+        window=window,
+        smoothing=smoothing,
+        edge=edge,
+        is_causal=is_causal,
+        key_mask=key_mask,
+        query_offset=query_offset,
+        chunk=chunk,
+        alpha_max=alpha_max,
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )
+    plan = _plan(call, impl)
+    if plan.impl == "reference":
+        return reference(call.query, call.key, call.value, **call.reading())
+    return _attend(call, plan)
+
+
+def explain(
+    query: Tensor, key: Tensor, value: Tensor, *, impl: str = "auto", **options: Any
+) -> Plan:
+    """Say which path `las_attention` takes for the same arguments, and why.
+
+    >>> q = torch.randn(1, 2, 100, 16)
+    >>> print(explain(q, q, q, alpha=torch.tensor([0.0, 0.01])))
+    sdpa/folded
+      - causal decay, α·L = 1 <= 60: one SDPA call
+    """
+    return _plan(make_call(query, key, value, **options), impl)
+
+
+def las_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:
+    """The smoothed attention matrix a' (B, Hq, L, S) itself, for small lengths: pictures, teaching.
+
+    Takes the keyword arguments of `las_attention`. Columns of masked keys are zero.
+
+    >>> q = torch.zeros(1, 1, 3, 4)
+    >>> las_weights(q, q)[0, 0]
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 0.5000, 0.0000],
+            [0.3333, 0.3333, 0.3333]])
+    """
+    call = make_call(query, key, key, **options)
+    return reference_weights(call.query, call.key, **call.reading())
+
+
+def _may_read(alpha: Tensor) -> bool:
+    """Whether α's values are at hand: not while compiling, capturing a graph or tracing."""
+    if torch.compiler.is_compiling() or is_fake(alpha) or alpha.device.type == "meta":
+        return False
+    return not (alpha.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def _plan(call: Call, impl: str) -> Plan:
+    if impl not in IMPLEMENTATIONS:
+        raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
+    if impl == "reference":
+        return Plan("reference", "reference", ("asked for by name",))
+    if impl == "triton":
+        raise ValueError("impl='triton' is not in this version; use 'auto', 'sdpa' or 'reference'")
+    device, dtype = call.query.device.type, call.query.dtype
+    if device not in ("cpu", "cuda", "meta") or (device == "cuda" and dtype == torch.float64):
+        why = f"PyTorch exposes no fused attention for {dtype} on {device}"
+        if impl == "sdpa":
+            raise ValueError(f"impl='sdpa' is not possible: {why}; use 'reference'")
+        return Plan("reference", "reference", (why,))
+
+    alpha_max, equal = call.alpha_max, False
+    if call.alpha is not None and alpha_max is None and _may_read(call.alpha):
+        alpha_max, equal = read_alpha(call.alpha, call.key.shape[1])
+        equal = equal and not call.alpha.requires_grad  # each head's α has a gradient of its own
+    reasons = []
+    longest = call
+    if call.chunk is not None and isinstance(call.query_offset, int):
+        calls = [piece for _, piece in pieces(call) if piece is not None]
+        reasons.append(f"chunk of {call.chunk}: {len(calls)} call(s) over blocks")
+        longest = max(calls, key=lambda p: p.query.numel(), default=call)
+    route, why = _route(longest, alpha_max)
+    reasons.append(why)
+    if route in ("folded", "merged") and call.key.shape[1] != call.query.shape[1]:
+        if route == "folded" and equal:
+            reasons.append("α is equal inside each group: keys and values stay unrepeated")
+        else:
+            reasons.append(f"keys and values are repeated to {call.query.shape[1]} heads")
+    return Plan("sdpa", route, tuple(reasons), alpha_max, equal)
+
+
+def _route(call: Call, alpha_max: float | None) -> tuple[str, str]:
+    return choose_route(
+        queries=call.query.shape[2],
+        keys=call.key.shape[2],
+        offset=call.query_offset,
+        dtype=call.query.dtype,
+        has_alpha=call.alpha is not None,
+        alpha_max=alpha_max,
+        window=call.window,
+        smoothing=call.smoothing,
+        is_causal=call.is_causal,
+        has_mask=call.key_mask is not None,
+    )
+
+
+def _attend(call: Call, plan: Plan) -> Tensor:
+    width = call.value.shape[3]
+    if call.query.numel() == 0 or call.value.numel() == 0:
+        return zero_rows(call.query, width)
+    if call.chunk is None or isinstance(call.query_offset, Tensor):
+        route, _ = _route(call, plan.alpha_max)
+        return sdpa_attention(
+            call.query,
+            call.key,
+            call.value,
+            route=route,
+            alpha_max=plan.alpha_max,
+            equal_in_group=plan.equal_in_group,
+            **call.reading(),
+        )
+    outs = []
+    for rows, piece in pieces(call):
+        if piece is None:
+            outs.append(zero_rows(call.query[:, :, :rows], width))
+        else:
+            out = _attend(piece, plan)  # (B·blocks, H, chunk, Dv)
+            out = out.unflatten(0, (call.query.shape[0], -1)).transpose(1, 2).flatten(2, 3)
+            outs.append(out)
+    return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)

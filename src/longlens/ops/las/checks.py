@@ -1,0 +1,139 @@
+"""What a call of LaS attention may be. Errors name the argument, its value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from longlens.ops.las.smoothing import EDGES, SMOOTHINGS
+
+IMPLEMENTATIONS = ("auto", "reference", "sdpa", "triton")
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+    """Shapes, head counts, dtypes and devices of query, key and value."""
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        if t.ndim != 4:
+            raise ValueError(
+                f"{name} must have 4 dimensions (batch, heads, length, head_dim), got shape "
+                f"{tuple(t.shape)}"
+            )
+        if t.dtype not in DTYPES:
+            raise ValueError(f"{name} must be a float tensor ({_names(DTYPES)}), got {t.dtype}")
+        if t.dtype != query.dtype or t.device != query.device:
+            raise ValueError(
+                f"{name} must have the query's dtype and device ({query.dtype} on {query.device}), "
+                f"got {t.dtype} on {t.device}"
+            )
+        if t.shape[0] != query.shape[0]:
+            raise ValueError(
+                f"{name} must have the query's batch size {query.shape[0]}, got {t.shape[0]}"
+            )
+    if key.shape[3] != query.shape[3] or query.shape[3] < 1:
+        raise ValueError(
+            f"key must have the query's head dimension {query.shape[3]} (at least 1), "
+            f"got {key.shape[3]}"
+        )
+    if value.shape[1:3] != key.shape[1:3]:
+        raise ValueError(
+            f"value must have the key's heads and length {tuple(key.shape[1:3])}, "
+            f"got {tuple(value.shape[1:3])}"
+        )
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if heads != kv_heads and not enable_gqa:
+        raise ValueError(
+            f"key must have the query's number of heads {heads}, got {kv_heads}; "
+            "pass enable_gqa=True to share key heads"
+        )
+    if kv_heads < 1 or heads % kv_heads:
+        raise ValueError(
+            f"the query's heads must be a multiple of the key's, got {heads} and {kv_heads}"
+        )
+
+
+def check_reading(
+    window: int,
+    smoothing: str | None,
+    edge: str,
+    is_causal: bool,
+    chunk: int | None = None,
+    scale: float | None = None,
+    alpha_max: float | None = None,
+) -> str:
+    """Check the options that need no tensor; returns the smoothing that None stands for."""
+    if not isinstance(window, int) or window < 1:
+        raise ValueError(f"window must be an integer >= 1, got {window!r}")
+    if smoothing is None:
+        smoothing = "causal" if is_causal else "centered"
+    if smoothing not in SMOOTHINGS:
+        raise ValueError(f"smoothing must be one of {SMOOTHINGS} or None, got {smoothing!r}")
+    if smoothing != "causal" and window % 2 == 0:
+        raise ValueError(f"window must be odd with smoothing={smoothing!r}, got {window}")
+    if smoothing == "masked" and not is_causal:
+        raise ValueError(
+            "smoothing='masked' is defined for is_causal=True only, got is_causal=False"
+        )
+    if edge not in EDGES:
+        raise ValueError(f"edge must be one of {EDGES}, got {edge!r}")
+    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+        raise ValueError(f"chunk must be None or an integer >= 1, got {chunk!r}")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be None or a finite number, got {scale}")
+    if alpha_max is not None and not (math.isfinite(alpha_max) and alpha_max >= 0):
+        raise ValueError(f"alpha_max must be None or a finite number >= 0, got {alpha_max}")
+    return smoothing
+
+
+def check_side_inputs(
+    query: Tensor,
+    key: Tensor,
+    alpha: Tensor | None,
+    key_mask: Tensor | None,
+    query_offset: int | Tensor | None,
+) -> None:
+    """Shapes, dtypes and devices of alpha, key_mask and query_offset (values are not read here)."""
+    B, heads, S = query.shape[0], query.shape[1], key.shape[2]
+    if alpha is not None:
+        if not isinstance(alpha, Tensor) or alpha.shape != (heads,):
+            got = tuple(alpha.shape) if isinstance(alpha, Tensor) else repr(alpha)
+            raise ValueError(
+                f"alpha must be a tensor of shape ({heads},), one per query head, got {got}"
+            )
+        if not alpha.dtype.is_floating_point or alpha.device != query.device:
+            raise ValueError(
+                f"alpha must be a float tensor on {query.device}, got {alpha.dtype} on "
+                f"{alpha.device}"
+            )
+    if key_mask is not None and (key_mask.shape != (B, S) or key_mask.dtype != torch.bool):
+        raise ValueError(
+            f"key_mask must be a bool tensor of shape {(B, S)}, True for a real token, "
+            f"got {key_mask.dtype} of shape {tuple(key_mask.shape)}"
+        )
+    if key_mask is not None and key_mask.device != query.device:
+        raise ValueError(f"key_mask must be on {query.device}, got {key_mask.device}")
+    if isinstance(query_offset, Tensor):
+        if query_offset.numel() not in (1, B) or query_offset.dtype.is_floating_point:
+            raise ValueError(
+                f"query_offset as a tensor must hold 1 or {B} integers, got "
+                f"{query_offset.dtype} of shape {tuple(query_offset.shape)}"
+            )
+    elif query_offset is not None and not isinstance(query_offset, int | torch.SymInt):
+        raise ValueError(f"query_offset must be None, an int or a tensor, got {query_offset!r}")
+
+
+def read_alpha(alpha: Tensor, kv_heads: int) -> tuple[float, bool]:
+    """Read α: its largest value, and whether it is constant inside each group of query heads."""
+    rates = alpha.detach().tolist()
+    bad = [a for a in rates if not (math.isfinite(a) and a >= 0)]
+    if bad:
+        raise ValueError(f"alpha must hold finite values >= 0, got {bad[0]}")
+    group = len(rates) // kv_heads
+    equal = all(rates[i] == rates[i - i % group] for i in range(len(rates)))
+    return max(rates), equal
+
+
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return ", ".join(str(d).removeprefix("torch.") for d in dtypes)

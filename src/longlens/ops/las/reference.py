@@ -1,0 +1,79 @@
+"""Eq. 4 of the LaS paper, written plainly: the specification of every fast form.
+
+One L×S matrix per head, every step visible, any float dtype. Notation: B batch, H query heads,
+L queries, S keys, D head dimension; query i sits at position i + query_offset, key j at j.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def reference_weights(
+    query: Tensor,
+    key: Tensor,
+    *,
+    alpha: Tensor | None,
+    window: int,
+    smoothing: str,
+    edge: str,
+    is_causal: bool,
+    key_mask: Tensor | None,
+    query_offset: int | Tensor,
+    chunk: int | None,
+    scale: float,
+) -> Tensor:
+    """The smoothed attention matrix a', (B, H, L, S). Columns of masked keys are zero."""
+    L, S = query.shape[2], key.shape[2]
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    j = torch.arange(S, device=query.device)
+    position = torch.arange(L, device=query.device)[:, None] + torch.as_tensor(
+        query_offset, device=query.device
+    ).reshape(-1, 1, 1, 1)  # (B or 1, 1, L, 1)
+
+    scores = (query @ key.transpose(-2, -1)) * scale
+    if alpha is not None:
+        decay = torch.exp(-alpha[:, None, None] * (position - j).abs())
+        scores = scores * decay.to(scores.dtype)
+
+    real = torch.ones_like(j, dtype=torch.bool) if key_mask is None else key_mask[:, None, None, :]
+    visible = real & (position >= j if is_causal else torch.ones_like(position >= j))
+    if chunk is not None:
+        visible = visible & (position.div(chunk, rounding_mode="floor") == j // chunk)
+    attention = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+    attention = torch.where(visible.any(-1, keepdim=True), attention, 0)
+
+    if window == 1:
+        return attention
+    offsets = range(window) if smoothing == "causal" else range(-(window // 2), window // 2 + 1)
+
+    def reached(t: int) -> Tensor:
+        """Whether a[i, k] may be given to column k - t: (B or 1, 1, L or 1, S)."""
+        target = j - t
+        inside = (target >= 0) & (target < S) & (F.pad(real, (t, -t)) if abs(t) < S else False)
+        if chunk is not None:
+            inside = inside & (target.div(chunk, rounding_mode="floor") == j // chunk)
+        return inside & (target <= position) if smoothing == "masked" else inside
+
+    if edge == "zero":
+        share = attention / window
+    else:
+        receivers = sum((reached(t).to(attention.dtype) for t in offsets), torch.zeros(()))
+        share = attention / receivers.to(attention.dtype).clamp(min=1)
+
+    smooth = torch.zeros_like(attention)
+    for t in offsets:
+        if abs(t) < S:
+            smooth = smooth + F.pad(share * reached(t), (-t, t))  # column j takes from j + t
+    return smooth
+
+
+def reference(query: Tensor, key: Tensor, value: Tensor, **reading: object) -> Tensor:
+    """LaS attention as the product of that matrix and the values: (B, H, L, Dv)."""
+    weights = reference_weights(query, key, **reading)  # type: ignore[arg-type]
+    key_mask = reading["key_mask"]
+    if isinstance(key_mask, Tensor):
+        value = value.masked_fill(~key_mask[:, None, :, None], 0)
+    return weights @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)

@@ -1,0 +1,235 @@
+"""LaS attention on PyTorch's fused kernels: pool the values, fold the decay, merge what must be.
+
+`README.md` beside this file derives each step. There are four routes, from the cheapest:
+
+- plain: no decay; SDPA on pooled values
+- folded: causal decay in range; one SDPA call on scaled queries and keys
+- merged: everything else with static positions (a prefix and a square, decay out of range or
+  two-sided, `masked` smoothing, a key mask under a causal mask), by `flash.merged_attention`
+- rows: positions that only the device knows, very wide `masked` windows: the reference on blocks
+  of rows, recomputed in backward, so that memory is linear in the number of keys
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from longlens.ops.las.decay import FOLD_RANGE
+from longlens.ops.las.flash import merged_attention
+from longlens.ops.las.parts import Parts, fold_square
+from longlens.ops.las.reference import reference
+from longlens.ops.las.smoothing import pool_values
+
+WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
+ROW_BLOCK = 128  # rows that the `rows` route holds at a time
+
+
+def choose_route(
+    *,
+    queries: int,
+    keys: int,
+    offset: int | Tensor,
+    dtype: torch.dtype,
+    has_alpha: bool,
+    alpha_max: float | None,
+    window: int,
+    smoothing: str,
+    is_causal: bool,
+    has_mask: bool,
+) -> tuple[str, str]:
+    """Return the route and the reason, from what is known without reading a tensor."""
+    banded = smoothing == "masked" and window > 1
+    if isinstance(offset, Tensor):
+        return "rows", "the query positions are a tensor"
+    if banded and window // 2 > WIDEST_BAND:
+        return "rows", f"masked smoothing over {window} positions, more than {2 * WIDEST_BAND + 1}"
+    if banded and offset + queries > keys:
+        return "rows", "masked smoothing with queries beyond the last key"
+    if not has_alpha and not is_causal:
+        return "plain", "no decay: SDPA on pooled values"
+    if not is_causal:
+        return "merged", "two-sided decay: diagonal tiles and folded blocks, merged"
+    if banded:
+        return "merged", f"masked smoothing: complete windows and a band of {window // 2}, merged"
+    if has_mask:
+        return "merged", "a key mask under a causal mask needs the operators below SDPA"
+    if offset != 0 or keys < queries:
+        return "merged", "queries and keys are not one square: prefix and square, merged"
+    if not has_alpha:
+        return "plain", "no decay: causal SDPA on pooled values"
+    if alpha_max is None:
+        return "merged", "no static bound on α: range-free tiles and folded blocks, merged"
+    limit = FOLD_RANGE[dtype]
+    if alpha_max * queries <= limit:
+        return (
+            "folded",
+            f"causal decay, α·L = {alpha_max * queries:.3g} <= {limit:g}: one SDPA call",
+        )
+    return "merged", f"α·L = {alpha_max * queries:.3g} > {limit:g}: folded blocks, merged"
+
+
+def sdpa_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    route: str,
+    alpha: Tensor | None,
+    alpha_max: float | None,
+    equal_in_group: bool,
+    window: int,
+    smoothing: str,
+    edge: str,
+    is_causal: bool,
+    key_mask: Tensor | None,
+    query_offset: int | Tensor,
+    chunk: int | None,
+    scale: float,
+) -> Tensor:
+    """LaS attention by one of the routes; shapes as in `las_attention`.
+
+    Only ``rows`` takes a chunk: elsewhere the caller has cut the sequence into blocks.
+    """
+    reading: dict[str, Any] = dict(
+        alpha=alpha, window=window, smoothing=smoothing, edge=edge, is_causal=is_causal
+    )
+    if route == "rows":
+        where = dict(key_mask=key_mask, chunk=chunk, scale=scale)
+        return _rows(query, key, value, query_offset, **reading, **where)
+    assert chunk is None and isinstance(query_offset, int)
+    pooled = pool_values(value, window, smoothing, edge, key_mask)
+    if is_causal:  # leave out what no query can see, now that pooling has taken its part
+        seen = max(0, query_offset + query.shape[2])
+        key, pooled, value = key[:, :, :seen], pooled[:, :, :seen], value[:, :, :seen]
+        key_mask = None if key_mask is None else key_mask[:, :seen]
+
+    query, key, pooled, width = pad_heads(query, key, pooled)
+    if route == "plain":
+        out = _plain(query, key, pooled, is_causal=is_causal, key_mask=key_mask, scale=scale)
+    elif route == "folded":
+        assert alpha is not None and alpha_max is not None
+        if not equal_in_group:
+            key, pooled = repeat_heads(query, key, pooled)
+        out = _folded(query, key, pooled, alpha=alpha, alpha_max=alpha_max, scale=scale)
+    else:
+        raw = F.pad(value, (0, pooled.shape[-1] - width)) if smoothing == "masked" else pooled
+        key, pooled, raw = repeat_heads(query, key, pooled, raw)
+        out = _merged(
+            query, key, pooled, raw, alpha_max=alpha_max, key_mask=key_mask, offset=query_offset,
+            scale=scale, **reading,
+        )  # fmt: skip
+    return out[..., :width]
+
+
+def pad_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Zero-pad head dimensions until the fused kernels take them; also returns v's own width.
+
+    All kernels want equal widths for q, k and v, and those on CUDA a multiple of 8.
+    """
+    width = v.shape[-1]
+    common = max(q.shape[-1], width)
+    if q.device.type == "cuda":
+        common = -(-common // 8) * 8
+    q, k, v = (
+        F.pad(t, (0, common - t.shape[-1])) if t.shape[-1] < common else t for t in (q, k, v)
+    )
+    return q, k, v, width
+
+
+def zero_rows(q: Tensor, width: int) -> Tensor:
+    """The result of queries that see no key: zeros, but part of the graph as any other row."""
+    return q[..., :0].sum(-1, keepdim=True).expand(-1, -1, -1, width)
+
+
+def repeat_heads(query: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Repeat key and value heads to the number of query heads."""
+    heads = query.shape[1]
+    return tuple(
+        t if t.shape[1] == heads else t.repeat_interleave(heads // t.shape[1], dim=1)
+        for t in tensors
+    )
+
+
+def _plain(
+    q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, key_mask: Tensor | None, scale: float
+) -> Tensor:
+    mask = None if key_mask is None else key_mask[:, None, None, :]
+    gqa = q.shape[1] != k.shape[1]
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=gqa
+    )
+    if mask is not None and q.device.type != "cpu":  # not every kernel gives zeros here
+        out = out.masked_fill(~mask.any(-1, keepdim=True), 0)
+    return out
+
+
+def _folded(
+    q: Tensor, k: Tensor, v: Tensor, *, alpha: Tensor, alpha_max: float, scale: float
+) -> Tensor:
+    """SDPA(q·u, k·w, v). Keys stay unrepeated where α is constant inside each group of heads."""
+    q, k, scale = fold_square(q, k, alpha, alpha_max, scale)
+    gqa = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
+
+
+def _merged(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    raw: Tensor,
+    *,
+    alpha: Tensor | None,
+    alpha_max: float | None,
+    window: int,
+    smoothing: str,
+    edge: str,
+    is_causal: bool,
+    key_mask: Tensor | None,
+    offset: int,
+    scale: float,
+) -> Tensor:
+    """Attention over parts. Rows before the first key, among the keys and beyond them differ."""
+    L, S = q.shape[2], k.shape[2]
+    start = min(max(-offset, 0), L)
+    stop = min(max(S - offset, start), L)
+    lag = window // 2 if smoothing == "masked" else 0
+    pieces = []
+    if start:
+        if is_causal:
+            pieces.append(zero_rows(q[:, :, :start], v.shape[-1]))
+        else:
+            parts = Parts(alpha, alpha_max, scale, key_mask)
+            parts.keys_after(q[:, :, :start], k, v, row=0, gap=-offset - start, keys=0)
+            pieces.append(merged_attention(parts.items, start))
+    if stop > start:
+        parts = Parts(alpha, alpha_max, scale, key_mask)
+        parts.among_keys(
+            q[:, :, start:stop], k, v, offset=offset + start, lag=lag, causal=is_causal
+        )
+        if lag:
+            parts.band(q[:, :, start:stop], k, raw, offset + start, window, edge)
+        pieces.append(merged_attention(parts.items, parts.rows)[:, :, : stop - start])
+    if stop < L:
+        parts = Parts(alpha, alpha_max, scale, key_mask)
+        parts.keys_before(q[:, :, stop:], k, v, row=0, gap=offset + stop - S, keys=0)
+        pieces.append(merged_attention(parts.items, L - stop))
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
+
+
+def _rows(q: Tensor, k: Tensor, v: Tensor, offset: int | Tensor, **reading: Any) -> Tensor:
+    def block(rows: Tensor, first: int, k: Tensor, v: Tensor, alpha: Tensor | None) -> Tensor:
+        return reference(rows, k, v, **{**reading, "alpha": alpha, "query_offset": offset + first})
+
+    alpha = reading["alpha"]
+    if q.shape[2] <= ROW_BLOCK:
+        return block(q, 0, k, v, alpha)
+    outs = [
+        checkpoint(block, rows, n * ROW_BLOCK, k, v, alpha, use_reentrant=False)
+        for n, rows in enumerate(q.split(ROW_BLOCK, dim=2))
+    ]
+    return torch.cat(outs, dim=2)
