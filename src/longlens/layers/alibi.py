@@ -42,7 +42,6 @@ class AlibiAttention(CachedAttention):
     torch.Size([2, 10, 8])
     """
 
-    aspects = Aspects(stable=True)
     slopes: Tensor
 
     def __init__(
@@ -60,6 +59,7 @@ class AlibiAttention(CachedAttention):
             raise ValueError(f"window must be odd where bidirectional, got {window}")
         self.chunk, self.window = chunk, window
         self.smoothing = "centered" if bidirectional else "causal"
+        self.aspects = Aspects(regularized=window > 1, special_init=True, stable=True)
         self.cost = "L^2" if chunk is None else "L"
         self.receptive_field = chunk
         self.register_buffer("slopes", alibi_slopes(num_heads))

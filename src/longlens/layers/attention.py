@@ -7,7 +7,7 @@ bound B, positional encoding (none by default, or rotary), causality.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ class SoftmaxAttention(nn.Module):
     torch.Size([2, 10, 64])
     """
 
-    aspects: ClassVar[Aspects] = Aspects(stable=True)
+    aspects = Aspects(stable=True)
 
     def __init__(
         self,
@@ -212,7 +212,6 @@ class LaSAttention(SoftmaxAttention):
     torch.Size([2, 100, 256])
     """
 
-    aspects: ClassVar[Aspects] = Aspects(regularized=True, special_init=True, stable=True)
     alpha: Tensor
 
     def __init__(
@@ -248,6 +247,7 @@ class LaSAttention(SoftmaxAttention):
         self.window, self.edge = window, edge
         self.smoothing = check_reading(window, smoothing, edge, self.causal, self.chunk)
         rates = decay_rates(num_heads, bound, spacing)
+        self.aspects = Aspects(regularized=window > 1, special_init=bound > 0, stable=True)
         self.learned_alpha = learned_alpha
         if alpha_max is not None and not learned_alpha:
             raise ValueError(

@@ -7,7 +7,7 @@ A mixer is any ``nn.Module`` with ``forward(x, mask=None)`` on (B, L, D) and the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,7 @@ class Aspects:
     """Design aspects of the LaS paper's Table 10 that cannot be measured from a built layer.
 
     The measurable ones (decay, complex numbers, recurrence) are measured: see
-    ``longlens.models.measure``.
+    ``longlens.models.aspects``.
     """
 
     regularized: bool = False
@@ -52,7 +52,7 @@ class Mixer(nn.Module):
     """How many positions one output can see, itself included; None: all of them."""
     cost: str = "L"
     """How the arithmetic of forward grows with the length: "L", "L log L" or "L^2"."""
-    aspects: ClassVar[Aspects] = Aspects()
+    aspects: Aspects = Aspects()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix along the sequence: x (B, L, D), mask (B, L) bool or None -> (B, L, D)."""

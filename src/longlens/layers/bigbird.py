@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longlens.layers.base import check_positive
+from longlens.layers.base import Aspects, check_positive
 from longlens.layers.heads import MultiHead
 
 
@@ -51,6 +51,7 @@ class BigBird(MultiHead):
     """
 
     cost = "L"
+    aspects = Aspects(stable=True)
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longlens.layers.base import check_length, check_positive
+from longlens.layers.base import Aspects, check_length, check_positive
 from longlens.layers.heads import MultiHead
 
 
@@ -34,6 +34,7 @@ class Linformer(MultiHead):
     """
 
     cost = "L"
+    aspects = Aspects(stable=True)
 
     def __init__(
         self, dim: int, *, num_heads: int = 8, rank: int = 128, max_length: int = 1024

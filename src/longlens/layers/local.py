@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longlens.layers.base import check_positive
+from longlens.layers.base import Aspects, check_positive
 from longlens.layers.heads import CachedAttention, fold_chunks, unfold_chunks
 
 
@@ -32,6 +32,7 @@ class LocalAttention(CachedAttention):
     """
 
     cost = "L"
+    aspects = Aspects(stable=True)
 
     def __init__(
         self, dim: int, *, num_heads: int = 8, window: int = 128, bidirectional: bool = False

@@ -21,7 +21,7 @@ class LSTM(RecurrentNetwork):
     torch.Size([2, 10, 8])
     """
 
-    aspects = Aspects(gating=True)
+    aspects = Aspects(stable=True, gating=True)
 
     def __init__(self, dim: int, *, bidirectional: bool = False) -> None:
         super().__init__(dim, "lstm", bidirectional=bidirectional)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longlens.layers.base import State, check_positive, check_step
+from longlens.layers.base import Aspects, State, check_positive, check_step
 from longlens.layers.heads import MultiHead, merge_heads, split_heads
 from longlens.ops.linear import elu_features, linear_attention
 from longlens.ops.numerics import full_precision, no_autocast
@@ -37,6 +37,7 @@ class Luna(MultiHead):
     """
 
     cost = "L"
+    aspects = Aspects(stable=True)
 
     def __init__(
         self, dim: int, *, num_heads: int = 8, memory: int = 16, bidirectional: bool = True

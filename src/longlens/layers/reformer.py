@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longlens.layers.base import check_positive
+from longlens.layers.base import Aspects, check_positive
 from longlens.layers.heads import MultiHead
 from longlens.ops.numerics import full_precision, no_autocast
 
@@ -41,6 +41,7 @@ class Reformer(MultiHead):
     """
 
     cost = "L"
+    aspects = Aspects(stable=True)
     rotations: Tensor
 
     def __init__(

@@ -24,11 +24,13 @@ class Lazy:
         module: a module of ``longlens.layers``.
         name: the class in it.
         options: defaults that this key changes.
+        paper: what to cite, where the file serves several papers; None: the file's first line.
     """
 
     module: str
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+    paper: str | None = None
 
     def load(self) -> Callable[..., nn.Module]:
         """The class itself."""
@@ -55,17 +57,21 @@ def _parameters(target: Callable[..., nn.Module]) -> dict[str, inspect.Parameter
     return parameters
 
 
+_SOFTMAX = "Softmax attention: Vaswani et al. 2017 (arXiv 1706.03762)"
+_ROPE = "RoPE: Su et al. 2021 (arXiv 2104.09864)"
+_LAS = "LaS: Zimerman & Wolf 2024 (ICML, PMLR 235)"
+
 MIXERS: dict[str, Callable[..., nn.Module]] = {
     # attention
-    "softmax": Lazy("attention", "SoftmaxAttention"),
-    "softmax-chunk": Lazy("attention", "SoftmaxAttention", {"chunk": 128}),
-    "rope": Lazy("attention", "SoftmaxAttention", {"rotary": True}),
-    "las": Lazy("attention", "LaSAttention"),
-    "las-chunk": Lazy("attention", "LaSAttention", {"chunk": 128}),
-    "l": Lazy("attention", "LaSAttention", {"window": 1}),
-    "l-chunk": Lazy("attention", "LaSAttention", {"window": 1, "chunk": 128}),
-    "s": Lazy("attention", "LaSAttention", {"bound": 0.0}),
-    "s-chunk": Lazy("attention", "LaSAttention", {"bound": 0.0, "chunk": 128}),
+    "softmax": Lazy("attention", "SoftmaxAttention", {}, _SOFTMAX),
+    "softmax-chunk": Lazy("attention", "SoftmaxAttention", {"chunk": 128}, _SOFTMAX),
+    "rope": Lazy("attention", "SoftmaxAttention", {"rotary": True}, _ROPE),
+    "las": Lazy("attention", "LaSAttention", {}, _LAS),
+    "las-chunk": Lazy("attention", "LaSAttention", {"chunk": 128}, _LAS),
+    "l": Lazy("attention", "LaSAttention", {"window": 1}, _LAS),
+    "l-chunk": Lazy("attention", "LaSAttention", {"window": 1, "chunk": 128}, _LAS),
+    "s": Lazy("attention", "LaSAttention", {"bound": 0.0}, _LAS),
+    "s-chunk": Lazy("attention", "LaSAttention", {"bound": 0.0, "chunk": 128}, _LAS),
     "alibi": Lazy("alibi", "AlibiAttention"),
     "alibi-chunk": Lazy("alibi", "AlibiAttention", {"chunk": 128}),
     "s-alibi-chunk": Lazy("alibi", "AlibiAttention", {"chunk": 128, "window": 5}),
