@@ -22,12 +22,20 @@ class Plan:
     impl: str  # "reference" | "sdpa"
     route: str  # of sdpa: "plain" | "folded" | "merged" | "rows"
     reasons: tuple[str, ...]
-    alpha_max: float | None = None
-    equal_in_group: bool = False  # α is known to be constant over the query heads of each key head
 
     def __str__(self) -> str:
         head = self.impl if self.impl == self.route else f"{self.impl}/{self.route}"
         return "\n  - ".join([head, *self.reasons])
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """What dispatch knows: the implementation, why, and what it may assume of α."""
+
+    impl: str
+    why: str = ""
+    alpha_max: float | None = None
+    equal_in_group: bool = False  # α is constant over the query heads of each key head
 
 
 def las_attention(
@@ -102,10 +110,10 @@ def las_attention(
         scale=scale,
         enable_gqa=enable_gqa,
     )
-    plan = _plan(call, impl)
-    if plan.impl == "reference":
+    decision = _decide(call, impl)
+    if decision.impl == "reference":
         return reference(call.query, call.key, call.value, **call.reading())
-    return _attend(call, plan)
+    return _attend(call, decision)
 
 
 def explain(
@@ -118,7 +126,26 @@ def explain(
     sdpa/folded
       - causal decay, α·L = 1 <= 60: one SDPA call
     """
-    return _plan(make_call(query, key, value, **options), impl)
+    call = make_call(query, key, value, **options)
+    decision = _decide(call, impl)
+    if decision.impl == "reference":
+        return Plan("reference", "reference", (decision.why,))
+    reasons = []
+    heads, kv_heads = call.query.shape[1], call.key.shape[1]
+    if call.chunk is not None and isinstance(call.query_offset, int):
+        calls = [piece for _, piece in pieces(call) if piece is not None]
+        reasons.append(f"chunk of {call.chunk}: {len(calls)} call(s) over blocks")
+        call = max(calls, key=lambda piece: piece.query.numel(), default=call)
+    route, why = _route(call, decision)
+    reasons.append(why)
+    if heads != kv_heads and route in ("folded", "merged"):
+        shared = route == "folded" and decision.equal_in_group
+        reasons.append(
+            "α is equal inside each group: keys and values stay unrepeated"
+            if shared
+            else f"keys and values are repeated to {heads} heads"
+        )
+    return Plan("sdpa", route, tuple(reasons))
 
 
 def las_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:
@@ -143,11 +170,11 @@ def _may_read(alpha: Tensor) -> bool:
     return not (alpha.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def _plan(call: Call, impl: str) -> Plan:
+def _decide(call: Call, impl: str) -> _Decision:
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
     if impl == "reference":
-        return Plan("reference", "reference", ("asked for by name",))
+        return _Decision("reference", "asked for by name")
     if impl == "triton":
         raise ValueError("impl='triton' is not in this version; use 'auto', 'sdpa' or 'reference'")
     device, dtype = call.query.device.type, call.query.dtype
@@ -155,36 +182,23 @@ def _plan(call: Call, impl: str) -> Plan:
         why = f"PyTorch exposes no fused attention for {dtype} on {device}"
         if impl == "sdpa":
             raise ValueError(f"impl='sdpa' is not possible: {why}; use 'reference'")
-        return Plan("reference", "reference", (why,))
-
-    alpha_max, equal = call.alpha_max, False
-    if call.alpha is not None and alpha_max is None and _may_read(call.alpha):
-        alpha_max, equal = read_alpha(call.alpha, call.key.shape[1])
-        equal = equal and not call.alpha.requires_grad  # each head's α has a gradient of its own
-    reasons = []
-    longest = call
-    if call.chunk is not None and isinstance(call.query_offset, int):
-        calls = [piece for _, piece in pieces(call) if piece is not None]
-        reasons.append(f"chunk of {call.chunk}: {len(calls)} call(s) over blocks")
-        longest = max(calls, key=lambda p: p.query.numel(), default=call)
-    route, why = _route(longest, alpha_max)
-    reasons.append(why)
-    if route in ("folded", "merged") and call.key.shape[1] != call.query.shape[1]:
-        if route == "folded" and equal:
-            reasons.append("α is equal inside each group: keys and values stay unrepeated")
-        else:
-            reasons.append(f"keys and values are repeated to {call.query.shape[1]} heads")
-    return Plan("sdpa", route, tuple(reasons), alpha_max, equal)
+        return _Decision("reference", why)
+    alpha, alpha_max = call.alpha, call.alpha_max
+    if alpha is None or alpha_max is not None or not _may_read(alpha):
+        return _Decision("sdpa", alpha_max=alpha_max)
+    alpha_max, equal = read_alpha(alpha, call.key.shape[1])
+    # Each head's α has a gradient of its own, so learning them rules sharing out.
+    return _Decision("sdpa", "", alpha_max, equal and not alpha.requires_grad)
 
 
-def _route(call: Call, alpha_max: float | None) -> tuple[str, str]:
+def _route(call: Call, decision: _Decision) -> tuple[str, str]:
     return choose_route(
         queries=call.query.shape[2],
         keys=call.key.shape[2],
         offset=call.query_offset,
         dtype=call.query.dtype,
         has_alpha=call.alpha is not None,
-        alpha_max=alpha_max,
+        alpha_max=decision.alpha_max,
         window=call.window,
         smoothing=call.smoothing,
         is_causal=call.is_causal,
@@ -192,19 +206,19 @@ def _route(call: Call, alpha_max: float | None) -> tuple[str, str]:
     )
 
 
-def _attend(call: Call, plan: Plan) -> Tensor:
+def _attend(call: Call, decision: _Decision) -> Tensor:
     width = call.value.shape[3]
     if call.query.numel() == 0 or call.value.numel() == 0:
         return zero_rows(call.query, width)
     if call.chunk is None or isinstance(call.query_offset, Tensor):
-        route, _ = _route(call, plan.alpha_max)
+        route, _ = _route(call, decision)
         return sdpa_attention(
             call.query,
             call.key,
             call.value,
             route=route,
-            alpha_max=plan.alpha_max,
-            equal_in_group=plan.equal_in_group,
+            alpha_max=decision.alpha_max,
+            equal_in_group=decision.equal_in_group,
             **call.reading(),
         )
     outs = []
@@ -212,7 +226,7 @@ def _attend(call: Call, plan: Plan) -> Tensor:
         if piece is None:
             outs.append(zero_rows(call.query[:, :, :rows], width))
         else:
-            out = _attend(piece, plan)  # (B·blocks, H, chunk, Dv)
+            out = _attend(piece, decision)  # (B·blocks, H, chunk, Dv)
             out = out.unflatten(0, (call.query.shape[0], -1)).transpose(1, 2).flatten(2, 3)
             outs.append(out)
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)

@@ -57,7 +57,8 @@ def decay_rates(
     c = torch.arange(1, num_heads, dtype=torch.float64)
     last = num_heads - 1
     if spacing == "uniform":
-        alpha = -torch.log1p(math.expm1(-bound) * c / last)
+        # -log((1 - x) + x·exp(-bound)) with x = c/last, safe for a bound of any size
+        alpha = -torch.logaddexp(torch.log1p(-c / last), torch.log(c / last) - bound)
     elif spacing == "literal":
         alpha = -torch.log(bound * (num_heads - c) / last)
     elif min is None:
@@ -66,7 +67,7 @@ def decay_rates(
         alpha = torch.logspace(
             math.log10(min), math.log10(bound), last, dtype=torch.float64
         )  # a single decaying head gets `min`
-    return torch.cat([alpha.new_zeros(1), alpha]).to(device=device, dtype=torch.float32)
+    return torch.cat([alpha.new_zeros(1), alpha.abs()]).to(device=device, dtype=torch.float32)
 
 
 def decay_factor(alpha: Tensor, distance: Tensor, dtype: torch.dtype) -> Tensor:

@@ -139,7 +139,7 @@ class Parts:
     def _square(
         self, q: Tensor, k: Tensor, v: Tensor, *, row: int, key: int, lag: int, causal: bool
     ) -> None:
-        """N queries and n keys; row i lies `lag` ahead of key i, and sees j <= i if causal."""
+        """As many queries as keys; row i lies `lag` ahead of key i, and sees j <= i if causal."""
         n = q.shape[2]
         size, explicit = self._diagonal_size(n, q.dtype, causal)
         levels = max(0, math.ceil(math.log2(n / size)))

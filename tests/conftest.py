@@ -1,0 +1,23 @@
+"""Set-up that must happen before torch is imported, and one random seed for every test."""
+
+import os
+
+# Virtual machines that advertise AMX without allowing it kill bfloat16 matmuls with SIGILL.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "longlens",
+    deadline=None,  # the first call of a shape is slow, and CI machines differ
+    derandomize=True,  # the same examples every time: a failure is a change, not luck
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("longlens")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)

@@ -1,0 +1,105 @@
+"""Random calls of LaS attention, as a hypothesis strategy, and the errors that the tests bound."""
+
+from dataclasses import dataclass, field
+
+import torch
+from hypothesis import strategies as st
+
+from longlens import las_attention
+
+LENGTHS = (1, 2, 3, 5, 13, 31, 64, 65, 97, 127, 131, 199, 300)
+
+
+@dataclass
+class Case:
+    batch: int
+    kv_heads: int
+    group: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+    rate: float | None
+    masked: bool
+    seed: int
+    options: dict = field(default_factory=dict)
+
+    def tensors(self, dtype=torch.float64):
+        """Query, key, value, alpha, and the upstream gradient, all from the case's own seed."""
+        g = torch.Generator().manual_seed(self.seed)
+        heads = self.kv_heads * self.group
+
+        def draw(*shape):
+            return torch.randn(*shape, generator=g, dtype=torch.float64).to(dtype)
+
+        q = draw(self.batch, heads, self.queries, self.width)
+        k = draw(self.batch, self.kv_heads, self.keys, self.width)
+        v = draw(self.batch, self.kv_heads, self.keys, self.value_width)
+        grad = draw(self.batch, heads, self.queries, self.value_width)
+        alpha = None
+        if self.rate is not None:
+            alpha = torch.rand(heads, generator=g, dtype=torch.float64) * self.rate
+            alpha[0] = 0 if heads > 1 else self.rate
+        mask = None
+        if self.masked:
+            mask = torch.rand(self.batch, self.keys, generator=g) > 0.3
+            mask[0] &= self.seed % 3 > 0  # at times a sequence without a single real key
+        return q, k, v, alpha, mask, grad
+
+
+@st.composite
+def cases(draw, lengths=LENGTHS):
+    causal = draw(st.booleans())
+    smoothing = draw(
+        st.sampled_from(["causal", "centered", "masked"] if causal else ["causal", "centered"])
+    )
+    windows = [1, 3, 5, 9, 71, 301] + ([2, 4] if smoothing == "causal" else [])
+    queries = draw(st.sampled_from(lengths))
+    keys = draw(st.sampled_from([queries, queries, queries + 1, queries + 70, max(1, queries - 3)]))
+    return Case(
+        batch=draw(st.integers(1, 3)),
+        kv_heads=draw(st.integers(1, 2)),
+        group=draw(st.sampled_from([1, 1, 2, 3])),
+        queries=queries,
+        keys=keys,
+        width=draw(st.sampled_from([1, 4, 8])),
+        value_width=draw(st.sampled_from([4, 8, 3])),
+        rate=draw(st.sampled_from([None, 0.0, 1e-3, 0.05, 0.3, 2.0, 50.0])),
+        masked=draw(st.booleans()),
+        seed=draw(st.integers(0, 10**6)),
+        options=dict(
+            is_causal=causal,
+            smoothing=smoothing,
+            window=draw(st.sampled_from(windows)),
+            edge=draw(st.sampled_from(["zero", "renormalize"])),
+            query_offset=draw(st.sampled_from([None, None, None, 0, 3, -4, keys, keys + 2])),
+            chunk=draw(st.sampled_from([None, None, None, 1, 5, 16, 64])),
+            scale=draw(st.sampled_from([None, None, 1.5])),
+        ),
+    )
+
+
+def error(found, expected):
+    """max|Δ| / max|expected|.
+
+    Inputs and upstream gradients have unit scale, so a gradient below 0.1 has all but vanished (a
+    window over the whole sequence makes the output independent of q and k); it is measured
+    against 0.1 instead of against its own rounding noise.
+    """
+    return float((found.double() - expected).abs().max() / expected.abs().max().clamp(min=0.1))
+
+
+def run(case, impl, dtype=torch.float64, **overrides):
+    """Output and gradients of q, k, v and (where there is one) alpha."""
+    q, k, v, alpha, mask, grad = case.tensors(dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    inputs = [t.requires_grad_() for t in (q, k, v)]
+    if alpha is not None:
+        alpha = alpha.to(wide).requires_grad_()
+        inputs.append(alpha)
+    out = las_attention(
+        q, k, v, alpha=alpha, key_mask=mask, enable_gqa=True, impl=impl, **case.options | overrides
+    )
+    grads = torch.autograd.grad(out, inputs, grad, allow_unused=True)
+    grads = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, inputs, strict=True)]
+    return [out.detach(), *grads]

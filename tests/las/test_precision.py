@@ -1,0 +1,108 @@
+"""float32, bfloat16 and float16: errors within a budget taken from the data, and never a NaN.
+
+The error is max|Δ|/max|ref| against float64. The budget is twice the error of the plain reference
+run in the same dtype (with a floor of 8 ulp: PyTorch's CPU kernels use a faster exponential); for
+the gradient of α ten times in float32, where folding cancels.
+"""
+
+import pytest
+import torch
+
+from longlens import las_attention
+
+from .cases import Case, error, run
+
+READINGS = [
+    dict(is_causal=True, smoothing="causal", window=5),
+    dict(is_causal=True, smoothing="masked", window=5),
+    dict(is_causal=True, smoothing="centered", window=3, edge="renormalize"),
+    dict(is_causal=False, smoothing="centered", window=5),
+    dict(is_causal=True, smoothing="causal", window=1, chunk=32),
+]
+HALF = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("rate", [1e-3, 0.05, 1.0, 50.0])
+@pytest.mark.parametrize("reading", READINGS, ids=lambda r: f"{r['smoothing']}-{r['window']}")
+def test_error_budget(reading, rate, dtype):
+    floor = 8 * torch.finfo(dtype).eps
+    for length, masked, seed in ((33, True, 1), (130, False, 2), (300, False, 3)):
+        case = Case(2, 2, 2, length, length, 32, 32, rate, masked, seed, reading)
+        rounded = run_on_rounded_inputs(case, dtype, torch.float64, "reference")
+        plain = run_on_rounded_inputs(case, dtype, dtype, "reference")
+        fast = run_on_rounded_inputs(case, dtype, dtype, "sdpa")
+        for name, true, slow, found in zip(("out", *"qkvα"), rounded, plain, fast, strict=True):
+            allowed = 10 if name == "α" and dtype == torch.float32 else 2
+            assert error(found, true) <= allowed * max(error(slow, true), floor), (name, length)
+
+
+def run_on_rounded_inputs(case, inputs, dtype, impl):
+    """The same inputs, rounded to `inputs`, computed in `dtype`."""
+    original = case.tensors
+    case.tensors = lambda _=None: rounded(original(inputs), dtype)
+    try:
+        return run(case, impl, dtype)
+    finally:
+        case.tensors = original
+
+
+def rounded(tensors, dtype):
+    q, k, v, alpha, mask, grad = tensors
+    q, k, v, grad = (t.to(dtype) for t in (q, k, v, grad))
+    return q, k, v, alpha, mask, grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 30.0])
+@pytest.mark.parametrize("rate", [0.0, 1e-3, 0.02, 0.6, 50.0, 1e4])
+def test_finite_input_gives_finite_output(rate, scale, dtype):
+    for length in (1, 2, 130, 1030):
+        q, k, v = (
+            (scale * torch.randn(1, 2, length, 8)).to(dtype).requires_grad_() for _ in range(3)
+        )
+        for options in (
+            dict(),
+            dict(is_causal=False),
+            dict(smoothing="masked", window=5),
+            dict(chunk=100),
+        ):
+            alpha = torch.tensor([0.0, rate], requires_grad=True)
+            out = las_attention(q, k, v, **{"alpha": alpha, "window": 3, **options})
+            grads = torch.autograd.grad(out.float().square().mean(), (q, k, v, alpha))
+            assert all(t.isfinite().all() for t in (out, *grads)), (length, options)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_float16_does_not_overflow_where_the_result_is_finite(causal):
+    q = torch.zeros(1, 1, 300, 8, dtype=torch.float16)
+    q[..., 0] = 60_000.0
+    k = torch.zeros_like(q)
+    k[..., 0] = 1e-4
+    for rate in (0.015, 0.5):
+        out = las_attention(q, k, q, alpha=torch.tensor([rate]), is_causal=causal)
+        assert out.isfinite().all()
+
+
+def test_rows_without_a_key_are_zero():
+    q, k, v = (torch.randn(2, 2, 6, 4, requires_grad=True) for _ in range(3))
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mask[0], mask[1, :2] = False, False
+    for options in (
+        dict(),
+        dict(alpha=torch.tensor([0.0, 0.1])),
+        dict(window=3, smoothing="masked"),
+    ):
+        out = las_attention(q, k, v, key_mask=mask, **options)
+        assert torch.equal(out[0], torch.zeros_like(out[0]))
+        assert torch.equal(out[1, :, :2], torch.zeros_like(out[1, :, :2]))
+        assert out[1, :, 2:].abs().min() > 0
+        assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), (q, k, v)))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 5), (5, 0), (0, 0)])
+def test_empty_sequences(queries, keys):
+    q, k = torch.randn(1, 2, queries, 4), torch.randn(1, 2, keys, 4)
+    for impl in ("reference", "sdpa"):
+        out = las_attention(q, k, k, window=3, impl=impl)
+        assert out.shape == (1, 2, queries, 4) and not out.any()
