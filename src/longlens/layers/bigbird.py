@@ -5,8 +5,8 @@ queries sees the global blocks at the start, a window of neighbouring blocks and
 the global blocks see everything (the paper's ITC form).
 
 Left open by the paper, chosen here: random blocks are drawn among those that hold a real token and
-are not already seen, in an order fixed by a hash of (query block, key block, seed), so that neither
-padding nor the length at hand changes them. Bidirectional only.
+are not already seen, by a hash of (query block, draw, seed), so that padding changes nothing.
+Bidirectional only.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from longlens.layers.base import Aspects, check_positive
 from longlens.layers.heads import MultiHead
 
 
-def block_order(blocks: int, seed: int, device: torch.device) -> Tensor:
-    """Pseudo-random ranks (blocks, blocks) for the choice of random blocks, from integers only.
+def scatter_hash(i: Tensor, j: Tensor, seed: int) -> Tensor:
+    """Pseudo-random integers from pairs of integers, the same on every device.
 
-    >>> block_order(2, 0, torch.device("cpu")).shape
-    torch.Size([2, 2])
+    >>> scatter_hash(torch.tensor([1]), torch.tensor([2]), 0).shape
+    torch.Size([1])
     """
-    i = torch.arange(blocks, device=device)[:, None]
-    j = torch.arange(blocks, device=device)[None]
     x = (i * 73856093) ^ (j * 19349663) ^ (seed * 83492791 + 1)
     for _ in range(2):  # multiply and fold the high bits down: neighbours end up far apart
         x = (x * 668265263) & 0x7FFFFFFF
@@ -92,12 +90,32 @@ class BigBird(MultiHead):
         in_window = (window >= first) & (window < blocks)
         fixed = torch.cat([here[:first].expand(blocks, -1), window.clamp(0, blocks - 1)], dim=1)
         counts = torch.cat([torch.ones_like(fixed[:, :first], dtype=torch.bool), in_window], dim=1)
-        near = (here[:, None] - here).abs() <= self.radius
-        free = real[:, None] & ~near & (here >= first)  # (B, n, n)
-        rank = block_order(blocks, self.seed, real.device).masked_fill(~free, -1)
-        chosen = rank.topk(min(self.random_blocks, blocks), dim=-1)
-        index = torch.cat([fixed.expand(batch, -1, -1), chosen.indices], dim=-1)
-        return index, torch.cat([counts.expand(batch, -1, -1), chosen.values >= 0], dim=-1)
+        chosen, drawn = self._draw(real, first)
+        index = torch.cat([fixed.expand(batch, -1, -1), chosen], dim=-1)
+        return index, torch.cat([counts.expand(batch, -1, -1), drawn], dim=-1)
+
+    def _draw(self, real: Tensor, first: int) -> tuple[Tensor, Tensor]:
+        """Random blocks (B, n, r) among the real ones not yet seen, and whether there is one.
+
+        The free blocks, in order, are cut into r equal parts and one is drawn from each: linear
+        in n, and never the same block twice.
+        """
+        blocks = real.shape[1]
+        here = torch.arange(blocks, device=real.device)
+        before = F.pad(real.cumsum(1), (1, 0))  # real blocks before each block
+        in_order = torch.argsort(here + blocks * ~real, dim=1)  # the real ones, then the others
+        low = (here - self.radius).clamp(first, blocks)
+        high = (here + self.radius + 1).clamp(first, blocks)
+        skipped, near = before[:, first, None], before[:, high] - before[:, low]
+        free = (before[:, -1:] - skipped - near)[..., None]  # (B, n, 1)
+        part = torch.arange(self.random_blocks, device=real.device)
+        start = part * free // max(1, self.random_blocks)
+        width = (part + 1) * free // max(1, self.random_blocks) - start
+        lot = scatter_hash(here[:, None], part, self.seed)
+        rank = start + lot % width.clamp_min(1) + skipped[..., None]
+        rank = rank + near[..., None] * (rank >= before[:, low][..., None])  # jump the window
+        rank = rank.clamp_max(blocks - 1).flatten(1)
+        return in_order.gather(1, rank).view_as(width), width > 0
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """q, k, v (B, H, L, d), mask (B, L) or None -> (B, H, L, d)."""

@@ -50,7 +50,7 @@ class Reformer(MultiHead):
         *,
         num_heads: int = 8,
         num_buckets: int = 16,
-        chunk: int = 64,
+        chunk: int = 32,
         rounds: int = 2,
         bidirectional: bool = False,
     ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -71,8 +72,12 @@ class OperationCounter(TorchDispatchMode):
     ) -> Any:
         """Run the operator and add what it costs."""
         kwargs = kwargs or {}
+        name: str = func._schema.name
+        if name in OPDEFS:  # an operator written in Python: count what it does inside
+            with self:
+                return OPDEFS[name]._init_fn(*args, **kwargs)
         out = func(*args, **kwargs)
-        made, name = _tensors(out), func._schema.name
+        made = _tensors(out)
         followed = any(id(t) in self._followed for t in _tensors((args, kwargs)))
         if followed:
             self._followed.update({id(t): t for t in made})
@@ -88,16 +93,23 @@ class OperationCounter(TorchDispatchMode):
     def _cost(
         self, func: Any, name: str, args: Any, kwargs: Any, out: Any, made: list[Tensor]
     ) -> float:
+        # Two operators of the CPU for which torch has no formula.
+        if name == "aten::_scaled_dot_product_flash_attention_for_cpu":
+            query, key, value = args[:3]
+            return float(
+                2 * query[..., 0].numel() * key.shape[-2] * (key.shape[-1] + value.shape[-1])
+            )
+        if name == "aten::mkldnn_rnn_layer":
+            return float(2 * args[0][..., 0].numel() * (args[1].numel() + args[2].numel()))
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
-            total: float = formula(*args, **kwargs, out_val=out)
-            return total
+            return float(formula(*args, **kwargs, out_val=out))
         read = _tensors((args, kwargs))
         size = max((t.numel() for t in read + made), default=0)
         if "_fft_" in name:
             # The real side has n points, the complex side n/2 + 1; dims is the second argument.
             real = next((t for t in read + made if not t.is_complex()), made[0])
-            points: int = math.prod(real.shape[d] for d in args[1])
+            points = math.prod(real.shape[d] for d in args[1])
             return float(2.5 * real.numel() * math.log2(max(2, points)))
         if "sort" in name:
             return float(size * math.log2(max(2, made[0].shape[-1])))
@@ -110,7 +122,8 @@ def flop_count(run: Callable[[], Any]) -> float:
     >>> flop_count(lambda: torch.ones(8) + 1) >= 8
     True
     """
-    with OperationCounter() as counter:
+    counter = OperationCounter()
+    with counter:
         run()
     return counter.flops
 

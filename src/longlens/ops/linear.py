@@ -49,7 +49,9 @@ def orthogonal_gaussian(
     True
     """
     blocks = -(-rows // columns)
-    q, _ = torch.linalg.qr(torch.randn(blocks, columns, columns, generator=generator))
+    q, r = torch.linalg.qr(torch.randn(blocks, columns, columns, generator=generator))
+    # QR fixes signs by its own rule; with those of R's diagonal every direction is as likely.
+    q = q * torch.sign(torch.diagonal(r, dim1=-2, dim2=-1))[:, None]
     norms = torch.randn(rows, columns, generator=generator).norm(dim=-1, keepdim=True)
     directions: Tensor = q.mT.reshape(blocks * columns, columns)[:rows]
     scaled: Tensor = directions * norms
