@@ -105,7 +105,7 @@ class MultiHead(Mixer):
         self.causal = not bidirectional
         self.num_heads = num_heads
         self.query = nn.Linear(dim, dim)
-        self.key = self.query if share_qk else nn.Linear(dim, dim)
+        self.key = None if share_qk else nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
         self.output = nn.Linear(dim, dim)
 
@@ -115,9 +115,9 @@ class MultiHead(Mixer):
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """X (B, L, D) -> q, k, v, each (B, H, L, d)."""
-        q, k, v = (
-            split_heads(layer(x), self.num_heads) for layer in (self.query, self.key, self.value)
-        )
+        q = split_heads(self.query(x), self.num_heads)
+        k = q if self.key is None else split_heads(self.key(x), self.num_heads)
+        v = split_heads(self.value(x), self.num_heads)
         return q, k, v
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

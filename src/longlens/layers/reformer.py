@@ -91,8 +91,8 @@ class Reformer(MultiHead):
         position = torch.arange(length, device=buckets.device)
         order = torch.argsort(buckets * length + position, dim=-1)
         ordered = buckets.gather(-1, order)
-        counts = buckets.new_zeros(*buckets.shape[:-1], self.num_buckets + 1)
-        counts = counts.scatter_add(-1, buckets, torch.ones_like(buckets))
+        names = torch.arange(self.num_buckets + 1, device=buckets.device)
+        counts = (buckets[..., None] == names).sum(-2)
         room = (counts + self.chunk - 1) // self.chunk * self.chunk
         shift = (room.cumsum(-1) - room) - (counts.cumsum(-1) - counts)
         placed = position + shift.gather(-1, ordered)

@@ -89,10 +89,7 @@ class S4Kernel(Kernel):
 
         lam, p, b = both(self.poles()), both(as_complex(self.p)), both(as_complex(self.b))
         a = torch.diag_embed(lam) - p[..., :, None] * p.conj()[..., None, :]
-        dt = torch.exp(self.log_dt).double()
-        discrete = [bilinear(a[d], b[d], dt[d : d + 1]) for d in range(len(dt))]
-        abar = torch.cat([pair[0] for pair in discrete])
-        bbar = torch.cat([pair[1] for pair in discrete])
+        abar, bbar = bilinear(a, b, torch.exp(self.log_dt).double())
         eye = torch.eye(abar.shape[-1], dtype=abar.dtype, device=abar.device)
         rest = eye - torch.linalg.matrix_power(abar, self.max_length)
         # C̃ = C (I - Ā^L), solved from the right.

@@ -188,7 +188,12 @@ def dplr_kernel(lam: Tensor, p: Tensor, b: Tensor, c: Tensor, dt: Tensor, length
 
 
 def bilinear(a: Tensor, b: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
-    """Bilinear discretisation of dense A (N, N), B (N,) for step sizes dt (D,).
+    """Bilinear discretisation of dense A and B for step sizes dt (D,).
+
+    Args:
+        a: (N, N), shared by the channels, or (D, N, N).
+        b: (N,) or (D, N).
+        dt: (D,).
 
     Returns:
         Ā (D, N, N) = (I - Δ/2 A)⁻¹(I + Δ/2 A) and B̄ (D, N) = (I - Δ/2 A)⁻¹ Δ B.
