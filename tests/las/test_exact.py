@@ -23,7 +23,7 @@ def check(case, **overrides):
         assert error(found, true) < BOUND, name
 
 
-@settings(max_examples=200)
+@settings(max_examples=150)
 @given(cases())
 def test_any_call(case):
     check(case)

@@ -139,7 +139,8 @@ class LaSCache:
         scores = scores * (D**-0.5 if scale is None else scale)
         if alpha is not None:
             age = torch.arange(n - 1, -1, -1, device=query.device)
-            scores = scores * torch.exp(-alpha.view(kv_heads, -1, 1) * age).to(scores.dtype)
+            rate = alpha.to(scores.dtype).view(kv_heads, -1, 1)
+            scores = scores * torch.exp(-rate * age)
         if not self._every or self.chunk is not None:
             visible = self._real[:, :n] & self._same_block(self.tokens - 1, n)
             scores = scores.masked_fill(~visible[:, None, None], float("-inf"))

@@ -35,8 +35,8 @@ def reference_weights(
 
     scores = (query @ key.transpose(-2, -1)) * scale
     if alpha is not None:
-        decay = torch.exp(-alpha[:, None, None] * (position - j).abs())
-        scores = scores * decay.to(scores.dtype)
+        rate = alpha.to(torch.promote_types(scores.dtype, torch.float32))[:, None, None]
+        scores = scores * torch.exp(-rate * (position - j).abs()).to(scores.dtype)
 
     real = torch.ones_like(j, dtype=torch.bool) if key_mask is None else key_mask[:, None, None, :]
     visible = real & (position >= j if is_causal else torch.ones_like(position >= j))
