@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from longlens.cli.layers import main
-from longlens.layers import MIXERS, build
+from longlens.layers import build
 from longlens.models.aspects import decays, describe, is_recurrent, paper
 from longlens.models.count import OperationCounter, flop_count, parameter_count, saved_bytes
+from tests.zoo.cases import KEYS
 
 # Table 10: decaying, regularised, unique initialisation, stable, gating, complex, normalised,
 # non-recurrent.
@@ -64,7 +65,7 @@ def test_loops_and_scans_are_recurrent_and_kernels_are_not():
 
 
 def test_every_mixer_cites_its_paper():
-    for key in MIXERS:
+    for key in KEYS:
         assert any(year in paper(key) for year in map(str, range(1997, 2026))), key
 
 

@@ -86,7 +86,7 @@ def test_options_of_a_key_include_what_it_changes():
 class Shift(nn.Module):
     """A user's layer: plain PyTorch, nothing inherited from longlens."""
 
-    causal, receptive_field, cost = True, 2, "L"
+    causal, receptive_field, cost = True, 1, "L"
 
     def __init__(self, dim, gain=1.0):
         super().__init__()
