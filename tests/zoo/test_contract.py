@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 
+from longlens.layers import MIXERS
 from longlens.models.count import flop_count, saved_bytes
-from tests.zoo.cases import CASES, DEFAULTS, IDS, directions, make, run_steps
+from tests.zoo.cases import CASES, DEFAULTS, IDS, KEYS, directions, make, run_steps
 
 DIM = 16
 every_case = pytest.mark.parametrize(("key", "direction"), CASES, ids=IDS)
@@ -157,6 +158,18 @@ def test_compiles_in_one_graph(key):
 )
 def test_compiles_in_one_graph_in_every_direction(key, direction):
     check_compiled(key, direction, "aot_eager")
+
+
+# The layers of attention.py have their own tests of compilation, in tests/layers.
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [k for k in KEYS if MIXERS[k].module != "attention"])
+def test_a_compiled_layer_takes_other_lengths(key):
+    torch.compiler.reset()
+    mixer = make(key, DIM)
+    fast = torch.compile(mixer, fullgraph=True, backend="aot_eager")
+    for length in (20, 33, 47):  # the second one makes the length a symbol
+        x = torch.randn(2, length, DIM)
+        torch.testing.assert_close(fast(x), mixer(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from longlens.ops.numerics import full_precision, no_autocast
+from longlens.ops.ssm import FINE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def ema_kernel(alpha: Tensor, delta: Tensor, beta: Tensor, eta: Tensor, length: int) -> Tensor:
     """The averages as one convolution kernel, K_t = Σ_n η_n α_n β_n (1 - α_n δ_n)^t.
 
-    The powers are split as (1-αδ)^(i·m+j), so memory is O(D·N·√L) rather than O(D·N·L).
+    The powers are split as (1-αδ)^(64i+j), so only 64 + L/64 are kept of each.
 
     Args:
         alpha: (D, N) in (0, 1).
@@ -41,13 +42,10 @@ def ema_kernel(alpha: Tensor, delta: Tensor, beta: Tensor, eta: Tensor, length: 
     with no_autocast(alpha):
         alpha, delta, beta, eta = (full_precision(p) for p in (alpha, delta, beta, eta))
         log_ratio = torch.log1p(-alpha * delta)
-        fine = max(1, int(length**0.5))
-        coarse = -(-length // fine)
-        step = torch.arange(max(fine, coarse), device=alpha.device, dtype=alpha.dtype)
-        left = (eta * alpha * beta)[:, None] * torch.exp(
-            log_ratio[:, None] * fine * step[:coarse, None]
-        )
-        right = torch.exp(log_ratio[:, :, None] * step[:fine])
+        coarse = torch.arange(0, length, FINE, device=alpha.device)
+        fine = torch.arange(FINE, device=alpha.device)
+        left = (eta * alpha * beta)[:, None] * torch.exp(log_ratio[:, None] * coarse[:, None])
+        right = torch.exp(log_ratio[:, :, None] * fine)
         return torch.bmm(left, right).reshape(alpha.shape[0], -1)[:, :length]
 
 

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+FINE = 64
+"""Taps per row where a kernel is made as a product of two thin matrices.
+
+A constant: a function of the length would make every length a new compiled graph.
+"""
+
+
 def hippo_legs(state: int) -> tuple[Tensor, Tensor]:
     """HiPPO-LegS: A (N, N) and B (N,), in float64 (arXiv 2008.07669, Theorem 2).
 
@@ -89,8 +96,8 @@ def hold_gain(lam: Tensor, dt: Tensor) -> Tensor:
 def vandermonde(coefficients: Tensor, log_ratios: Tensor, length: int) -> Tensor:
     """K_l = Re Σ_n c_n · exp(l · r_n): the kernel of a diagonal state-space model.
 
-    Written as a product of two thin matrices, exp(r·(i·m + j)) = exp(r·i·m) · exp(r·j), in real
-    arithmetic: O(√L) instead of O(L) memory per mode, and no complex matrix product.
+    Written as a product of two thin matrices, exp(r·(64i + j)) = exp(r·64i) · exp(r·j), in real
+    arithmetic: 64 + L/64 numbers per mode instead of L, and no complex matrix product.
 
     Args:
         coefficients: (..., D, N) complex; leading dimensions broadcast.
@@ -105,13 +112,10 @@ def vandermonde(coefficients: Tensor, log_ratios: Tensor, length: int) -> Tensor
     tensor([[1.0000, 0.5000, 0.2500, 0.1250]])
     """
     with no_autocast(coefficients):
-        fine = max(1, math.isqrt(length))
-        coarse = -(-length // fine)
-        step = torch.arange(max(fine, coarse), device=log_ratios.device)
-        left = coefficients[..., None, :] * torch.exp(
-            log_ratios[:, None, :] * fine * step[:coarse, None]
-        )
-        right = torch.exp(log_ratios[:, :, None] * step[:fine])
+        coarse = torch.arange(0, length, FINE, device=log_ratios.device)
+        fine = torch.arange(FINE, device=log_ratios.device)
+        left = coefficients[..., None, :] * torch.exp(log_ratios[:, None, :] * coarse[:, None])
+        right = torch.exp(log_ratios[:, :, None] * fine)
         taps = torch.matmul(left.real, right.real) - torch.matmul(left.imag, right.imag)
         return taps.flatten(-2)[..., :length]
 
@@ -209,9 +213,9 @@ def bilinear(a: Tensor, b: Tensor, dt: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _powers(a: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """[v, a v, …, a^(count-1) v] along a new last dimension by doubling, and a^count.
+    """[v, a v, a² v, …], at least ``count`` of them and a power of two, by doubling; and a^that.
 
-    ``count`` must be a power of two. a: (D, N, N); v: (D, N, M) -> (D, N, M, count).
+    a: (D, N, N); v: (D, N, M) -> (D, N, M, at least count).
     """
     stack = v[..., None]
     while stack.shape[-1] < count:
@@ -223,7 +227,7 @@ def _powers(a: Tensor, v: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def dense_kernel(a: Tensor, b: Tensor, c: Tensor, length: int) -> Tensor:
     """K_l = C Ā^l B̄ for dense Ā: powers by doubling, rows and columns of the kernel apart.
 
-    With m a power of two near √L: K_(i·m+j) = (C Ā^(im)) (Ā^j B̄).
+    K_(64i+j) = (C Ā^(64i)) (Ā^j B̄).
 
     Args:
         a: (D, N, N), already discrete.
@@ -238,10 +242,8 @@ def dense_kernel(a: Tensor, b: Tensor, c: Tensor, length: int) -> Tensor:
     tensor([[[1.0000, 0.5000, 0.2500]]])
     """
     with no_autocast(a):
-        fine = 1 << (max(1, math.isqrt(length)).bit_length() - 1)
-        coarse = 1 << max(0, -(-length // fine) - 1).bit_length()
-        right, jump = _powers(a, b[..., None], fine)  # (D, N, 1, fine)
-        left, _ = _powers(jump.mT, c.permute(1, 2, 0), coarse)  # (D, N, M, coarse)
+        right, jump = _powers(a, b[..., None], FINE)  # (D, N, 1, 64)
+        left, _ = _powers(jump.mT, c.permute(1, 2, 0), -(-length // FINE))  # (D, N, M, rows)
         taps = torch.einsum("dnmi,dnj->mdij", left, right[:, :, 0])
         return taps.flatten(-2)[..., :length]
 
