@@ -28,7 +28,7 @@ demo: $(BIN)/.installed ## train softmax and LaS attention side by side, on a CP
 	$(BIN)/longlens demo
 
 test: lint ## everything CI checks: lint, types, import contract, test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(BIN)/.installed ## ruff, mypy --strict and the import contract
 	$(BIN)/ruff check
@@ -41,7 +41,7 @@ format: $(BIN)/.installed ## rewrite the code in the project's format
 	$(BIN)/ruff format
 
 test-slow: $(BIN)/.installed ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n auto -m slow
 
 test-gpu: $(BIN)/.installed ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu

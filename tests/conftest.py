@@ -9,6 +9,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+# Test tensors are small, and pytest-xdist fills the cores with processes instead.
+torch.set_num_threads(1)
+
 settings.register_profile(
     "longlens",
     deadline=None,  # the first call of a shape is slow, and CI machines differ

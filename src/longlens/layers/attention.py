@@ -140,17 +140,21 @@ class SoftmaxAttention(nn.Module):
     def prefill(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, LaSCache]:
         """`forward`, and the cache from which `step` goes on.
 
-        Rows may have different lengths: their real tokens must be contiguous in `mask`, and the
-        next token follows the last real one.
+        Rows may have different lengths: their real tokens must be contiguous in `mask`. Each row
+        counts its positions from its own first token, wherever the padding is, and the next token
+        follows its last one.
         """
         self._check_input(x)
         self._check_decodes()
-        if mask is None:
-            positions = torch.arange(x.shape[1], device=x.device)
-        else:  # left padding does not count
-            positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        if mask is not None:  # padding moves to the right for the time being
+            place = torch.arange(x.shape[1], device=x.device)
+            first = mask.int().argmax(-1, keepdim=True)
+            there, back = (place + first) % x.shape[1], (place - first) % x.shape[1]
+            x, mask = x.gather(1, there[..., None].expand_as(x)), mask.gather(1, there)
+        positions = torch.arange(x.shape[1], device=x.device)
         q, k, v = self._project(x, positions)
-        return self._attend(q, k, v, mask), self._cache(k, v, mask)
+        y, cache = self._attend(q, k, v, mask), self._cache(k, v, mask)
+        return (y if mask is None else y.gather(1, back[..., None].expand_as(y))), cache
 
     def _cache(self, k: Tensor, v: Tensor, mask: Tensor | None) -> LaSCache:
         return LaSCache(
