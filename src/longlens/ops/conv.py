@@ -16,22 +16,21 @@ if TYPE_CHECKING:
 
 
 def fft_length(minimum: int) -> int:
-    """The smallest even number of the form 2^a·3^b·5^c that is at least ``minimum``.
+    """An FFT length of at least ``minimum`` with no prime factor above 5, at most a third longer.
 
-    FFT libraries are several times slower at lengths with large prime factors.
+    FFT libraries are several times slower at lengths with large prime factors. Few lengths are
+    used, and found by comparisons alone, so that a compiled graph serves a range of sequences.
 
     >>> [fft_length(n) for n in (1, 7, 1999, 2049)]
-    [2, 8, 2000, 2160]
+    [4, 8, 2048, 2560]
     """
-    length = max(2, minimum + minimum % 2)
-    while True:
-        rest = length
-        for prime in (2, 3, 5):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
-            return length
-        length += 2
+    octave = 1
+    while 6 * octave < minimum:
+        octave *= 2
+    for factor in (4, 5):
+        if factor * octave >= minimum:
+            return factor * octave
+    return 6 * octave
 
 
 def _check(x: Tensor, kernel: Tensor, backward: Tensor | None) -> None:
