@@ -177,6 +177,8 @@ def test_rnn_is_its_gates(kind):
     weights = [leaf(gates, 3), leaf(gates, 3), leaf(gates), leaf(gates)]
     x = leaf(2, 6, 3)
     same(rnn(kind, x, weights), rnn_reference(kind, x, weights), [x, *weights])
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.longlens.rnn.default, (kind, x, weights), test_utils=checks)
     compiled = torch.compile(rnn, fullgraph=True, backend="aot_eager")
     same(compiled(kind, x, weights), rnn_reference(kind, x, weights), [x, *weights])
 

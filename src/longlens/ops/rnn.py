@@ -45,12 +45,12 @@ def _run(kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
 
 @torch.library.custom_op("longlens::rnn", mutates_args=())
 def _opaque(kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
-    return _run(kind, x, weights)
+    return _run(kind, x, weights).contiguous()  # the layout that the fake kernel promises
 
 
 @_opaque.register_fake
 def _(kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
-    return torch.empty_like(x)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op("longlens::rnn_backward", mutates_args=())
