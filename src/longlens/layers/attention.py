@@ -7,11 +7,12 @@ bound B, positional encoding (none by default, or rotary), causality.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from longlens.layers.base import Aspects
 from longlens.ops.las import decay_rates, las_attention
 from longlens.ops.las.checks import check_reading
 from longlens.ops.las.decode import LaSCache
@@ -26,7 +27,7 @@ class SoftmaxAttention(nn.Module):
     torch.Size([2, 10, 64])
     """
 
-    cost: ClassVar[str] = "L^2"
+    aspects = Aspects(stable=True)
 
     def __init__(
         self,
@@ -84,6 +85,11 @@ class SoftmaxAttention(nn.Module):
     def receptive_field(self) -> int | None:
         """Positions that one output can depend on; None: unbounded."""
         return self.chunk
+
+    @property
+    def cost(self) -> str:
+        """How the arithmetic grows with the length."""
+        return "L^2" if self.chunk is None else "L"
 
     def rates(self) -> tuple[Tensor | None, float | None]:
         """The decay rate of each head and a static bound on them; (None, None): no decay."""
@@ -245,6 +251,7 @@ class LaSAttention(SoftmaxAttention):
         self.window, self.edge = window, edge
         self.smoothing = check_reading(window, smoothing, edge, self.causal, self.chunk)
         rates = decay_rates(num_heads, bound, spacing)
+        self.aspects = Aspects(regularized=window > 1, special_init=bound > 0, stable=True)
         self.learned_alpha = learned_alpha
         if alpha_max is not None and not learned_alpha:
             raise ValueError(

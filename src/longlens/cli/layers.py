@@ -1,0 +1,122 @@
+"""``longlens layers``: the zoo as a table, measured from the built layers where it can be."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from longlens.models.aspects import Description
+
+COLUMNS = {
+    "key": "key",
+    "cost": "cost",
+    "direction": "direction",
+    "steps": "step",
+    "parameters": "parameters",
+    "decaying": "decay",
+    "regularized": "R",
+    "special_init": "U.I",
+    "stable": "stable",
+    "gating": "G",
+    "complex": "C",
+    "normalized": "N",
+    "non_recurrent": "non-rec",
+    "paper": "paper",
+}
+
+LEGEND = """\
+decay: near positions count more than far ones in a fresh layer (measured) · R: regularised ·
+U.I: special initialisation · G: gating · C: complex numbers (measured) · N: normalisation ·
+non-rec: no recurrence over the sequence (measured) · step: can run one position at a time"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``longlens layers``."""
+    p = argparse.ArgumentParser(
+        prog="longlens layers",
+        description="Every mixer of the zoo: cost, direction, parameters, and the design aspects "
+        "of the LaS paper's Table 10, measured from the built layer where that is possible.",
+        epilog="example: longlens layers s4 las mega --format markdown",
+    )
+    p.add_argument("keys", nargs="*", metavar="KEY", help="mixers to show (default: all)")
+    p.add_argument("--dim", type=int, default=256, help="width to count parameters at (256)")
+    p.add_argument(
+        "--format",
+        choices=("table", "markdown", "json"),
+        default="table",
+        help="how to print (table)",
+    )
+    p.add_argument("--options", action="store_true", help="print the options of each mixer instead")
+    return p
+
+
+def cells(row: Description) -> list[str]:
+    """One row as text: yes and no as ``y`` and ``·``."""
+
+    def text(value: Any) -> str:
+        if isinstance(value, bool):
+            return "y" if value else "·"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+    return [text(getattr(row, name)) for name in COLUMNS]
+
+
+def markdown(rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table under the headings of :data:`COLUMNS`.
+
+    >>> markdown([["a"] * len(COLUMNS)]).count(chr(10))
+    2
+    """
+    lines = [" | ".join(COLUMNS.values()), " | ".join("---" for _ in COLUMNS)]
+    return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
+
+
+def plain(rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns of text, for terminals without rich and for pipes."""
+    table = [list(COLUMNS.values()), *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(COLUMNS))]
+    aligned = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table)
+    return "\n".join(line.rstrip() for line in aligned)
+
+
+def show_options(keys: Sequence[str]) -> None:
+    """Print every option with its default."""
+    from longlens.layers import options_of
+
+    for key in keys:
+        print(key)
+        for name, default in options_of(key).items():
+            print(f"    {name} = {default!r}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    args = parser().parse_args(argv)
+    from longlens.layers import MIXERS
+    from longlens.layers.registry import unknown
+
+    keys = args.keys or list(MIXERS)
+    for key in keys:
+        if key not in MIXERS:
+            print(f"longlens layers: {unknown('mixer', key, MIXERS)}", file=sys.stderr)
+            return 2
+    if args.options:
+        show_options(keys)
+        return 0
+    from longlens.models.aspects import describe
+
+    if args.format == "json":
+        print(json.dumps([dataclasses.asdict(describe(key, args.dim)) for key in keys], indent=1))
+        return 0
+    rows = [cells(describe(key, args.dim)) for key in keys]
+    print(markdown(rows) if args.format == "markdown" else f"{plain(rows)}\n\n{LEGEND}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

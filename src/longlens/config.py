@@ -1,0 +1,59 @@
+"""Options as frozen dataclasses, for files and the command line. Standard library only.
+
+Configs stop at the builder: ``longlens.models.build`` is the only code that reads them; layers
+and models take flat keyword arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A model: input, a stack of mixers, a head.
+
+    >>> ModelConfig(mixer="s4d", dim=64, vocab_size=16, num_outputs=10).depth
+    4
+    """
+
+    mixer: str = "las"
+    """A key of ``longlens.layers.MIXERS``."""
+    mixer_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the mixer."""
+    bidirectional: bool | None = None
+    """Passed to the mixer; None: the mixer's own default."""
+    dim: int = 128
+    """D, the width of the model."""
+    depth: int = 4
+    """Number of blocks."""
+    vocab_size: int | None = None
+    """Tokens in, an embedding; None: real values in, a linear map."""
+    input_dim: int = 1
+    """Width of real-valued input (B, L, input_dim); not used for tokens."""
+    max_length: int = 1024
+    """The longest sequence; passed to mixers and positions that have a limit."""
+    positions: str = "none"
+    """One of "none", "learned", "sinusoidal" (added to the input), "rotary" (inside attention)."""
+    norm: str = "layer"
+    """One of "layer", "rms" and "batch"; batch statistics leave out padding."""
+    prenorm: bool = True
+    """Normalise before the mixer (and at the end), else after the residual sum."""
+    feedforward: str = "mlp"
+    """One of "mlp", "glu" and "none", after every mixer."""
+    expansion: float = 2.0
+    """Hidden width of the feed-forward part, in multiples of D."""
+    dropout: float = 0.0
+    """After embedding, mixers and feed-forward parts."""
+    tied_dropout: bool = False
+    """Drop whole channels of a sequence rather than single entries."""
+    pooling: str = "mean"
+    """One of "mean", "last" and "cls", over real tokens; not used by the token heads."""
+    head: str = "classification"
+    """One of "classification", "matching", "regression", "language" and "denoising"."""
+    num_outputs: int = 2
+    """Classes, or regression targets; token heads predict ``vocab_size`` tokens instead."""
+    tie_embeddings: bool = False
+    """Token heads share the embedding's weights."""

@@ -1,0 +1,94 @@
+"""ALiBi: Press, Smith & Lewis 2021 (arXiv 2108.12409).
+
+"Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation". Softmax
+attention whose scores lose m·|i-j|, with slopes m = 2^(-8h/H), h = 1 … H, fixed.
+
+Left open by the paper, chosen here: the bidirectional form is symmetric in i and j; `chunk` cuts
+keys and queries into blocks and `window` smooths the attention rows, as in the LaS paper's chunked
+comparison (its "S + ALiBi").
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longlens.layers.base import Aspects, check_positive
+from longlens.layers.heads import CachedAttention, fold_chunks, fold_mask, unfold_chunks, visible
+from longlens.ops.las.smoothing import pool_values
+
+
+def alibi_slopes(num_heads: int) -> Tensor:
+    """M for every head, (H,).
+
+    >>> alibi_slopes(4)
+    tensor([0.2500, 0.0625, 0.0156, 0.0039])
+    """
+    return 2.0 ** (-8 * torch.arange(1, num_heads + 1) / num_heads)
+
+
+class AlibiAttention(CachedAttention):
+    """Softmax attention with linear biases.
+
+    Args:
+        dim: D.
+        num_heads: H.
+        chunk: attend within blocks of this many positions; None: everywhere.
+        window: width of the smoothing, see `longlens.las_attention`; 1: none. Odd if bidirectional.
+        bidirectional: attend to both sides.
+
+    >>> AlibiAttention(8, num_heads=2)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    slopes: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        num_heads: int = 8,
+        chunk: int | None = None,
+        window: int = 1,
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__(dim, num_heads, bidirectional=bidirectional)
+        check_positive(chunk=1 if chunk is None else chunk, window=window)
+        if bidirectional and window % 2 == 0:
+            raise ValueError(f"window must be odd where bidirectional, got {window}")
+        self.chunk, self.window = chunk, window
+        self.smoothing = "centered" if bidirectional else "causal"
+        self.aspects = Aspects(regularized=window > 1, special_init=True, stable=True)
+        self.cost = "L^2" if chunk is None else "L"
+        self.receptive_field = chunk
+        self.register_buffer("slopes", alibi_slopes(num_heads))
+
+    def bias(self, length: int, seen: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """-m·|i-j| where a key is seen, -inf elsewhere: (B or 1, H, L, L)."""
+        order = torch.arange(length, device=self.slopes.device)
+        distance = (order[:, None] - order).abs()
+        bias = (-self.slopes[:, None, None] * distance)[None]
+        return (bias if seen is None else bias.masked_fill(~seen, -torch.inf)).to(dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """q, k, v (B, H, L, d), mask (B, L) or None -> (B, H, L, d)."""
+        batch, _, length, _ = q.shape
+        size = length if self.chunk is None else min(self.chunk, length)
+        mask = fold_mask(mask, batch, length, size, q.device)
+        q, k, v = (fold_chunks(t, size) for t in (q, k, v))
+        seen = visible(mask, size, self.causal, q.device)
+        v = pool_values(v, self.window, self.smoothing, "zero", mask)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(size, seen, q.dtype))
+        return unfold_chunks(out, batch, length)
+
+    def keep(self, seen: int) -> int:
+        """Everything, or what the current chunk holds."""
+        return seen if self.chunk is None else seen % self.chunk
+
+    def attend_one(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The newest query against the cache: (B, H, 1, d) -> (B, H, 1, d)."""
+        v = pool_values(v, self.window, self.smoothing, "zero", None)
+        distance = torch.arange(k.shape[2] - 1, -1, -1, device=k.device)
+        bias = (-self.slopes[:, None] * distance)[None, :, None].to(q.dtype)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)

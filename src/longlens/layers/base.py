@@ -1,0 +1,167 @@
+"""What a mixer is, and the few things that many mixers share.
+
+A mixer is any ``nn.Module`` with ``forward(x, mask=None)`` on (B, L, D) and the attributes
+``causal``, ``receptive_field`` and ``cost``; it need not inherit from :class:`Mixer`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Aspects:
+    """Design aspects of the LaS paper's Table 10 that cannot be measured from a built layer.
+
+    The measurable ones (decay, complex numbers, recurrence) are measured: see
+    ``longlens.models.aspects``.
+    """
+
+    regularized: bool = False
+    """The kernel or the attention matrix is explicitly regularised."""
+    special_init: bool = False
+    """Starts from values made for long memory (HiPPO, a ring, a decay), not a generic draw."""
+    stable: bool = False
+    """Cannot blow up for any value of the parameters, by construction."""
+    gating: bool = False
+    """Multiplies two functions of the input (beyond a GLU after the mixing)."""
+    normalized: bool = False
+    """Has a normalisation of its own inside."""
+
+
+class Mixer(nn.Module):
+    """Base of the mixers here: (B, L, D) -> (B, L, D).
+
+    ``mask`` is (B, L), True at real tokens. Padded positions never influence real ones; what
+    stands at padded positions in the output is finite and otherwise unspecified.
+    """
+
+    causal: bool = True
+    """Output i depends on inputs 0 … i only."""
+    receptive_field: int | None = None
+    """How many positions one output can see, itself included; None: all of them."""
+    cost: str = "L"
+    """How the arithmetic of forward grows with the length: "L", "L log L" or "L^2"."""
+    aspects: Aspects = Aspects()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Mix along the sequence: x (B, L, D), mask (B, L) bool or None -> (B, L, D)."""
+        raise NotImplementedError
+
+
+def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Zero at padded positions, whatever stands there (also NaN): x (B, L, D), mask (B, L).
+
+    >>> zero_padding(torch.ones(1, 2, 1), torch.tensor([[True, False]])).flatten()
+    tensor([1., 0.])
+    """
+    return x if mask is None else x.masked_fill(~mask[..., None], 0)
+
+
+def special_parameter(value: Tensor, lr: float = 1e-3) -> nn.Parameter:
+    """A parameter that wants its own learning rate and no weight decay.
+
+    Optimisers that honour ``_optim`` put it in a group of its own; others may ignore it.
+
+    >>> special_parameter(torch.zeros(2))._optim
+    {'lr': 0.001, 'weight_decay': 0.0}
+    """
+    parameter = nn.Parameter(value.to(torch.get_default_dtype()))
+    parameter._optim = {"lr": lr, "weight_decay": 0.0}  # type: ignore[attr-defined]
+    return parameter
+
+
+def as_pairs(z: Tensor) -> Tensor:
+    """Complex (...) to real (..., 2), the way complex parameters are stored.
+
+    Optimisers, ``.double()`` and checkpoints then see plain real tensors.
+    """
+    return torch.view_as_real(z.resolve_conj()).to(torch.get_default_dtype()).contiguous()
+
+
+def as_complex(pairs: Tensor) -> Tensor:
+    """Real (..., 2) to complex (...)."""
+    return torch.complex(pairs[..., 0], pairs[..., 1])
+
+
+def check_choice(name: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``allowed``.
+
+    >>> check_choice("output", "glue", ("glu", "linear"))
+    Traceback (most recent call last):
+    ValueError: output must be one of 'glu', 'linear', got 'glue'
+    """
+    if value not in tuple(allowed):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def check_positive(**values: int) -> None:
+    """Raise ValueError unless every value is at least 1.
+
+    >>> check_positive(dim=0)
+    Traceback (most recent call last):
+    ValueError: dim must be at least 1, got 0
+    """
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_divides(name: str, divisor: int, of: str, number: int) -> None:
+    """Raise ValueError unless ``divisor`` divides ``number``.
+
+    >>> check_divides("num_heads", 3, "dim", 8)
+    Traceback (most recent call last):
+    ValueError: num_heads must divide dim = 8, got 3
+    """
+    if divisor < 1 or number % divisor:
+        raise ValueError(f"{name} must divide {of} = {number}, got {divisor}")
+
+
+def check_length(length: int, max_length: int) -> None:
+    """Raise ValueError where a sequence is longer than the layer was built for."""
+    if length > max_length:
+        raise ValueError(
+            f"the sequence has {length} positions but the layer was built with "
+            f"max_length={max_length}; build it with a larger one"
+        )
+
+
+def check_step(mixer: nn.Module) -> None:
+    """Raise ValueError where ``step`` is called on a mixer that is not causal."""
+    if not mixer.causal:
+        raise ValueError("step needs a causal mixer, got one built with bidirectional=True")
+
+
+class OutputMix(nn.Module):
+    """GELU, then a position-wise projection, the tail of S4-like layers.
+
+    Args:
+        dim: D.
+        output: "glu" (D -> 2D, gated back to D), "linear" (D -> D) or "none" (GELU alone).
+
+    >>> OutputMix(4, "glu")(torch.zeros(1, 2, 4)).shape
+    torch.Size([1, 2, 4])
+    """
+
+    def __init__(self, dim: int, output: str) -> None:
+        super().__init__()
+        check_choice("output", output, ("glu", "linear", "none"))
+        self.kind = output
+        width = {"glu": 2 * dim, "linear": dim, "none": 0}[output]
+        self.project = nn.Linear(dim, width) if width else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        x = self.project(F.gelu(x))
+        return F.glu(x) if self.kind == "glu" else x

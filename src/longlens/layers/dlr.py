@@ -1,0 +1,68 @@
+"""DLR: Gupta, Mehta & Berant 2022 (arXiv 2212.00768).
+
+"Simplifying and Understanding State Space Models with Diagonal Linear RNNs".
+
+No continuous time and no discretisation: K_l = Re Σ_n w_n λ_n^l with |λ_n| < 1.
+
+Left open by the paper, chosen here: λ = exp(-exp(a) + i·θ) keeps |λ| below 1; angles start evenly
+around the circle, radii log-uniformly with 1 - |λ| between 5e-4 and 0.4; w is scaled so that every
+channel's kernel starts with an energy near 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from longlens.layers.base import Aspects, as_complex, as_pairs, check_positive, special_parameter
+from longlens.layers.convolution import DiagonalKernel, RecurrentConvolution
+
+
+class DLRKernel(DiagonalKernel):
+    """Kernels of DLR.
+
+    Args:
+        dim: D.
+        state: N complex modes, shared by the channels.
+        directions: M.
+    """
+
+    def __init__(self, dim: int, *, state: int = 64, directions: int = 1) -> None:
+        super().__init__()
+        check_positive(dim=dim, state=state)
+        self.dim = dim
+        rate = torch.exp(torch.empty(state).uniform_(math.log(5e-4), math.log(0.5)))
+        self.log_rate = special_parameter(torch.log(rate))
+        self.angle = special_parameter(2 * math.pi * torch.arange(state) / state)
+        energy = torch.sqrt(-torch.expm1(-2 * rate) / state)
+        w = torch.randn(directions, dim, state, dtype=torch.complex64) * math.sqrt(2) * energy
+        self.w = torch.nn.Parameter(as_pairs(w))
+
+    def modes(self) -> tuple[Tensor, Tensor]:
+        """Coefficients (M, D, N) and log-ratios (D, N)."""
+        log_ratios = torch.complex(-torch.exp(self.log_rate), self.angle)
+        return as_complex(self.w), log_ratios.expand(self.dim, -1)
+
+
+class DLR(RecurrentConvolution):
+    """Diagonal linear RNN.
+
+    Args:
+        dim: D.
+        state: N complex modes, shared by the channels.
+        bidirectional: a second kernel looks at the future.
+        output: "glu", "linear" or "none".
+
+    >>> DLR(8, state=4)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    aspects = Aspects(stable=True)
+
+    def __init__(
+        self, dim: int, *, state: int = 64, bidirectional: bool = False, output: str = "glu"
+    ) -> None:
+        kernel = DLRKernel(dim, state=state, directions=1 + bidirectional)
+        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

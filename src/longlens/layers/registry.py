@@ -1,0 +1,171 @@
+"""Every mixer of the zoo by its key: a plain dictionary of factories, and ``build``."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A factory that imports its class when it is first called.
+
+    The zoo's option for both sides is ``bidirectional``; a class that spells it ``causal`` gets it
+    translated.
+
+    Args:
+        module: a module of ``longlens.layers``.
+        name: the class in it.
+        options: defaults that this key changes.
+        paper: what to cite, where the file serves several papers; None: the file's first line.
+    """
+
+    module: str
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    paper: str | None = None
+
+    def load(self) -> Callable[..., nn.Module]:
+        """The class itself."""
+        target: Callable[..., nn.Module] = getattr(
+            import_module(f"longlens.layers.{self.module}"), self.name
+        )
+        return target
+
+    def __call__(self, dim: int, **options: Any) -> nn.Module:
+        """Build the mixer; ``options`` win over what the key sets."""
+        options = {**self.options, **options}
+        if "bidirectional" in options and "bidirectional" not in _parameters(self.load()):
+            options["causal"] = not options.pop("bidirectional")
+        return self.load()(dim, **options)
+
+
+def _parameters(target: Callable[..., nn.Module]) -> dict[str, inspect.Parameter]:
+    """The keyword parameters of a factory; ``**options`` of a class are those of its parent."""
+    parameters = dict(list(inspect.signature(target).parameters.items())[1:])  # all but dim
+    rest = [name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD]
+    if rest and isinstance(target, type) and target.__base__ is not None:
+        del parameters[rest[0]]
+        parameters = {**_parameters(target.__base__), **parameters}
+    return parameters
+
+
+_SOFTMAX = "Softmax attention: Vaswani et al. 2017 (arXiv 1706.03762)"
+_ROPE = "RoPE: Su et al. 2021 (arXiv 2104.09864)"
+_LAS = "LaS: Zimerman & Wolf 2024 (ICML, PMLR 235)"
+
+MIXERS: dict[str, Callable[..., nn.Module]] = {
+    # attention
+    "softmax": Lazy("attention", "SoftmaxAttention", {}, _SOFTMAX),
+    "softmax-chunk": Lazy("attention", "SoftmaxAttention", {"chunk": 128}, _SOFTMAX),
+    "rope": Lazy("attention", "SoftmaxAttention", {"rotary": True}, _ROPE),
+    "las": Lazy("attention", "LaSAttention", {}, _LAS),
+    "las-chunk": Lazy("attention", "LaSAttention", {"chunk": 128}, _LAS),
+    "l": Lazy("attention", "LaSAttention", {"window": 1}, _LAS),
+    "l-chunk": Lazy("attention", "LaSAttention", {"window": 1, "chunk": 128}, _LAS),
+    "s": Lazy("attention", "LaSAttention", {"bound": 0.0}, _LAS),
+    "s-chunk": Lazy("attention", "LaSAttention", {"bound": 0.0, "chunk": 128}, _LAS),
+    "alibi": Lazy("alibi", "AlibiAttention"),
+    "alibi-chunk": Lazy("alibi", "AlibiAttention", {"chunk": 128}),
+    "s-alibi-chunk": Lazy("alibi", "AlibiAttention", {"chunk": 128, "window": 5}),
+    "local": Lazy("local", "LocalAttention"),
+    "reformer": Lazy("reformer", "Reformer"),
+    "linformer": Lazy("linformer", "Linformer"),
+    "bigbird": Lazy("bigbird", "BigBird"),
+    "performer": Lazy("performer", "Performer"),
+    "luna": Lazy("luna", "Luna"),
+    "linear": Lazy("linear", "LinearAttention"),
+    # state spaces and linear recurrences
+    "ss": Lazy("ss", "SS"),
+    "s4-v1": Lazy("s4", "S4", {"output": "linear"}),
+    "s4": Lazy("s4", "S4", {"bidirectional": True}),
+    "dss": Lazy("dss", "DSS"),
+    "s4d": Lazy("s4d", "S4D"),
+    "s5": Lazy("s5", "S5"),
+    "lru": Lazy("lru", "LRU"),
+    "dlr": Lazy("dlr", "DLR"),
+    "gss": Lazy("gss", "GSS"),
+    "h3": Lazy("h3", "H3"),
+    # convolutions and token mixing
+    "sgconv": Lazy("sgconv", "SGConv"),
+    "longconv": Lazy("longconv", "LongConv"),
+    "hyena": Lazy("hyena", "Hyena"),
+    "ckconv": Lazy("ckconv", "CKConv"),
+    "tnn": Lazy("tnn", "TNN"),
+    "conv": Lazy("conv", "ShortConv"),
+    "gmlp": Lazy("gmlp", "GMLP"),
+    # hybrids and recurrent networks
+    "mega": Lazy("mega", "Mega"),
+    "mega-chunk": Lazy("mega", "Mega", {"chunk": 128}),
+    "lstm": Lazy("lstm", "LSTM"),
+    "gru": Lazy("gru", "GRU"),
+}
+"""Key -> factory ``(dim, **options) -> mixer``. Add your own: ``MIXERS["mine"] = MyMixer``."""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
+    """The error for a name that is not there, near matches first.
+
+    >>> str(unknown("mixer", "sd4", ["s4d", "lstm"]))
+    "unknown mixer 'sd4'; did you mean 's4d'? known: 'lstm', 's4d'"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return ValueError(f"unknown {what} {name!r};{hint} known: {', '.join(map(repr, names))}")
+
+
+def options_of(key: str) -> dict[str, Any]:
+    """The options of a mixer with their defaults (``inspect.Parameter.empty``: required).
+
+    >>> options_of("s4")["bidirectional"]
+    True
+    """
+    if key not in MIXERS:
+        raise unknown("mixer", key, MIXERS)
+    factory = MIXERS[key]
+    if not isinstance(factory, Lazy):
+        return {name: p.default for name, p in _parameters(factory).items()}
+    named = {name: p.default for name, p in _parameters(factory.load()).items()}
+    if "causal" in named:
+        named["bidirectional"] = not named.pop("causal")
+    return {**named, **factory.options}
+
+
+def build(key: str, dim: int, **options: Any) -> nn.Module:
+    """Build any mixer of the zoo.
+
+    Args:
+        key: a key of :data:`MIXERS`.
+        dim: D, the width of the sequence.
+        options: keyword arguments of the mixer; see :func:`options_of`.
+
+    Returns:
+        a module with ``forward(x, mask=None)`` on (B, L, D).
+
+    Raises:
+        ValueError: for an unknown key or option, with the near matches, or a bad value.
+
+    >>> import torch
+    >>> build("s4d", 8, state=4)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    >>> build("s4d", 8, bidirectonal=True)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: unknown option of 's4d' 'bidirectonal'; did you mean 'bidirectional' ...? known: ...
+    """
+    known = options_of(key)
+    own = MIXERS[key]
+    takes_any = not isinstance(own, Lazy) and any(
+        p.kind is p.VAR_KEYWORD for p in _parameters(own).values()
+    )
+    for name in options:
+        if name not in known and not takes_any:
+            raise unknown(f"option of {key!r}", name, known)
+    return own(dim, **options)

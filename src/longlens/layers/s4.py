@@ -1,0 +1,159 @@
+"""S4: Gu, Goel & Ré 2021 (arXiv 2111.00396).
+
+"Efficiently Modeling Long Sequences with Structured State Spaces".
+
+HiPPO-LegS as normal plus low rank, bilinear discretisation, kernel from Cauchy products. `s4-v1` is
+the paper's one-sided layer with a linear output; `s4` the two-sided one with a GLU that the authors
+published for the Long Range Arena later.
+
+Left open by the paper, chosen here: A = diag(λ) - p p* (not p q*) with Re λ < 0 is stable for any
+parameters (Goel et al., arXiv 2202.09729); C̃ = C(I - Ā^L) is the parameter, as the paper suggests,
+with L = `max_length`, so longer sequences are refused; every channel has its own A.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from longlens.layers.base import (
+    Aspects,
+    State,
+    as_complex,
+    as_pairs,
+    check_length,
+    check_positive,
+    special_parameter,
+)
+from longlens.layers.convolution import Kernel, RecurrentConvolution
+from longlens.ops.numerics import full_precision
+from longlens.ops.ssm import bilinear, dplr_kernel, hippo_nplr, log_steps
+
+
+class S4Kernel(Kernel):
+    """Kernels of S4.
+
+    Args:
+        dim: D.
+        state: N, counting both of each conjugate pair (even).
+        directions: M.
+        max_length: the longest kernel, and the length C̃ is truncated for.
+        dt_min: smallest initial step size.
+        dt_max: largest initial step size.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        state: int = 64,
+        directions: int = 1,
+        max_length: int = 1024,
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+    ) -> None:
+        super().__init__()
+        check_positive(dim=dim, max_length=max_length)
+        self.max_length = max_length
+        lam, p, b, _ = hippo_nplr(state)
+        self.log_decay = special_parameter(torch.log(-lam.real).repeat(dim, 1))
+        self.frequency = special_parameter(lam.imag.repeat(dim, 1))
+        self.p = special_parameter(as_pairs(p).repeat(dim, 1, 1))
+        self.b = special_parameter(as_pairs(b).repeat(dim, 1, 1))
+        self.log_dt = special_parameter(log_steps(dim, dt_min, dt_max))
+        c = torch.randn(directions, dim, state // 2, dtype=torch.complex64)
+        self.truncated_c = torch.nn.Parameter(as_pairs(c))
+
+    def poles(self) -> Tensor:
+        """λ (D, N/2)."""
+        return torch.complex(-torch.exp(self.log_decay), self.frequency)
+
+    def forward(self, length: int) -> Tensor:
+        """The first ``length`` taps, (M, D, length)."""
+        check_length(length, self.max_length)
+        taps = dplr_kernel(
+            self.poles(),
+            as_complex(self.p),
+            as_complex(self.b),
+            as_complex(self.truncated_c),
+            torch.exp(self.log_dt),
+            self.max_length,
+        )
+        return taps[..., :length]
+
+    def dense(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ā (D, N, N), B̄ (D, N) and C (M, D, N) as dense complex128 matrices, both halves."""
+
+        def both(z: Tensor) -> Tensor:
+            return torch.cat([z, z.conj()], dim=-1).to(torch.complex128)
+
+        lam, p, b = both(self.poles()), both(as_complex(self.p)), both(as_complex(self.b))
+        a = torch.diag_embed(lam) - p[..., :, None] * p.conj()[..., None, :]
+        abar, bbar = bilinear(a, b, torch.exp(self.log_dt).double())
+        eye = torch.eye(abar.shape[-1], dtype=abar.dtype, device=abar.device)
+        rest = eye - torch.linalg.matrix_power(abar, self.max_length)
+        # C̃ = C (I - Ā^L), solved from the right.
+        c = torch.linalg.solve(rest.mT, both(as_complex(self.truncated_c))[..., None])[..., 0]
+        return abar, bbar, c
+
+    @torch.no_grad()
+    def initial_state(self, batch_size: int) -> State:
+        """(x (B, D, N/2), C (D, N/2)): C is recovered from C̃ once, not at every step."""
+        lam = self.poles()
+        c = self.dense()[2][0, :, : lam.shape[-1]].to(lam.dtype)
+        return lam.new_zeros(batch_size, *lam.shape), c
+
+    def step(self, u: Tensor, state: State) -> tuple[Tensor, State]:
+        """One bilinear step: the low-rank part by Sherman-Morrison, O(N) per channel."""
+        x, c = state
+        lam, p, b = self.poles(), as_complex(self.p), as_complex(self.b)
+        half = torch.exp(self.log_dt)[:, None] / 2
+
+        def low_rank(z: Tensor) -> Tensor:  # p* z over both halves of the conjugate pairs
+            return 2 * (p.conj() * z).real.sum(-1, keepdim=True)
+
+        w = x + half * (lam * x - p * low_rank(x) + 2 * b * full_precision(u)[..., None])
+        diagonal = 1 - half * lam
+        w, q = w / diagonal, p / diagonal
+        x = w - q * half * low_rank(w) / (1 + half * low_rank(q))
+        return (2 * (c * x).real.sum(-1)).to(u.dtype), (x, c)
+
+
+class S4(RecurrentConvolution):
+    """Structured state-space layer.
+
+    Args:
+        dim: D.
+        state: N, counting both of each conjugate pair (even).
+        bidirectional: a second kernel looks at the future.
+        max_length: the longest sequence.
+        dt_min: smallest initial step size.
+        dt_max: largest initial step size.
+        output: "glu", "linear" or "none".
+
+    >>> S4(8, state=4, max_length=16)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    aspects = Aspects(special_init=True, stable=True)
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        state: int = 64,
+        bidirectional: bool = False,
+        max_length: int = 1024,
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        output: str = "glu",
+    ) -> None:
+        kernel = S4Kernel(
+            dim,
+            state=state,
+            directions=1 + bidirectional,
+            max_length=max_length,
+            dt_min=dt_min,
+            dt_max=dt_max,
+        )
+        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

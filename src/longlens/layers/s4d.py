@@ -1,0 +1,138 @@
+"""S4D: Gu, Gupta, Goel & Ré 2022 (arXiv 2206.11893).
+
+"On the Parameterization and Initialization of Diagonal State Space Models".
+
+A diagonal A, K_l = 2 Re Σ_n C_n B̄_n Ā_n^l over one of each conjugate pair.
+
+Left open by the paper, chosen here: B is absorbed into C (only their product counts), and every
+channel has its own A, so that nothing is tied.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from longlens.layers.base import (
+    Aspects,
+    as_complex,
+    as_pairs,
+    check_choice,
+    check_positive,
+    special_parameter,
+)
+from longlens.layers.convolution import DiagonalKernel, RecurrentConvolution
+from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps
+
+INITIALIZATIONS = ("legs", "inv", "lin")
+
+
+def s4d_poles(init: str, modes: int) -> Tensor:
+    """Initial λ (modes,), complex128, real part -1/2 (Eq. 8 and 9 of the paper, and S4D-LegS).
+
+    >>> s4d_poles("lin", 2).imag.round(decimals=4).tolist()
+    [0.0, 3.1416]
+    """
+    check_choice("init", init, INITIALIZATIONS)
+    if init == "legs":
+        return hippo_nplr(2 * modes)[0]
+    n = torch.arange(modes, dtype=torch.float64)
+    size = 2 * modes
+    frequency = math.pi * n if init == "lin" else size / math.pi * (size / (2 * n + 1) - 1)
+    return torch.complex(torch.full_like(n, -0.5), frequency)
+
+
+class S4DKernel(DiagonalKernel):
+    """Kernels of S4D.
+
+    Args:
+        dim: D.
+        state: N, counting both of each conjugate pair (even).
+        directions: M.
+        init: "legs", "inv" or "lin".
+        discretization: "zoh" or "bilinear".
+        dt_min: smallest initial step size.
+        dt_max: largest initial step size.
+        lr: learning rate of A and Δ, carried by the parameters.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        state: int = 64,
+        directions: int = 1,
+        init: str = "legs",
+        discretization: str = "zoh",
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        lr: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        check_positive(dim=dim, state=state)
+        check_choice("discretization", discretization, ("zoh", "bilinear"))
+        if state % 2:
+            raise ValueError(f"state must be even, got {state}")
+        self.discretization = discretization
+        lam = s4d_poles(init, state // 2)
+        self.log_decay = special_parameter(torch.log(-lam.real).repeat(dim, 1), lr)
+        self.frequency = special_parameter(lam.imag.repeat(dim, 1), lr)
+        self.log_dt = special_parameter(log_steps(dim, dt_min, dt_max), lr)
+        c = torch.randn(directions, dim, state // 2, dtype=torch.complex64)
+        self.c = torch.nn.Parameter(as_pairs(c))
+
+    def modes(self) -> tuple[Tensor, Tensor]:
+        """Coefficients (M, D, N/2) and log-ratios (D, N/2)."""
+        lam = torch.complex(-torch.exp(self.log_decay), self.frequency)
+        dt = torch.exp(self.log_dt)[:, None]
+        if self.discretization == "zoh":
+            gain, log_ratios = hold_gain(lam, dt), lam * dt
+        else:
+            gain = dt / (1 - lam * dt / 2)
+            log_ratios = torch.log((1 + lam * dt / 2) / (1 - lam * dt / 2))
+        return 2 * as_complex(self.c) * gain, log_ratios
+
+
+class S4D(RecurrentConvolution):
+    """Diagonal state-space layer.
+
+    Args:
+        dim: D.
+        state: N, counting both of each conjugate pair (even).
+        bidirectional: a second kernel looks at the future.
+        init: "legs", "inv" or "lin".
+        discretization: "zoh" or "bilinear".
+        dt_min: smallest initial step size.
+        dt_max: largest initial step size.
+        output: "glu", "linear" or "none".
+
+    >>> S4D(8, state=4)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    aspects = Aspects(special_init=True, stable=True)
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        state: int = 64,
+        bidirectional: bool = False,
+        init: str = "legs",
+        discretization: str = "zoh",
+        dt_min: float = 1e-3,
+        dt_max: float = 1e-1,
+        output: str = "glu",
+    ) -> None:
+        kernel = S4DKernel(
+            dim,
+            state=state,
+            directions=1 + bidirectional,
+            init=init,
+            discretization=discretization,
+            dt_min=dt_min,
+            dt_max=dt_max,
+        )
+        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

@@ -1,0 +1,85 @@
+"""TNN: Qin et al. 2023 (arXiv 2305.04749).
+
+"Toeplitz Neural Network for Sequence Modeling". A gated unit around a Toeplitz matrix per channel,
+whose entries a small network (RPE) makes from the relative position, under a decay λ^|i-j|:
+
+    y = (SiLU(x W_u) ⊙ T · SiLU(x W_v)) W_o          T_ij = λ^|i-j| · RPE(i - j)
+
+Left open by the paper, chosen here: the RPE sees the plain integer distance, so a layer works at
+any length; a fixed factor √(1 - λ²) gives the kernels an energy near 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from longlens.layers.base import Aspects, Mixer, check_positive, zero_padding
+from longlens.ops.conv import fft_conv
+from longlens.ops.numerics import no_autocast
+
+
+class TNN(Mixer):
+    """Gated Toeplitz unit.
+
+    Args:
+        dim: D.
+        expand: width of the unit, in multiples of D.
+        decay: λ, in (0, 1].
+        rpe_dim: width of the network that makes the Toeplitz entries.
+        rpe_layers: its hidden layers.
+        bidirectional: use both sides of the Toeplitz matrix.
+
+    >>> TNN(8, rpe_dim=8)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    cost = "L log L"
+    aspects = Aspects(gating=True)
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        expand: int = 1,
+        decay: float = 0.99,
+        rpe_dim: int = 32,
+        rpe_layers: int = 3,
+        bidirectional: bool = False,
+    ) -> None:
+        super().__init__()
+        check_positive(dim=dim, expand=expand, rpe_dim=rpe_dim, rpe_layers=rpe_layers)
+        if not 0 < decay <= 1:
+            raise ValueError(f"decay must be in (0, 1], got {decay}")
+        self.causal = not bidirectional
+        self.decay = decay
+        width = expand * dim
+        self.gate = nn.Linear(dim, width)
+        self.value = nn.Linear(dim, width)
+        self.output = nn.Linear(width, dim)
+        layers: list[nn.Module] = [nn.Linear(1, rpe_dim)]
+        for _ in range(rpe_layers):
+            layers += [nn.LayerNorm(rpe_dim), nn.ReLU(), nn.Linear(rpe_dim, rpe_dim)]
+        self.rpe = nn.Sequential(*layers, nn.LayerNorm(rpe_dim), nn.ReLU())
+        self.coefficients = nn.Linear(rpe_dim, width)
+
+    def kernel(self, distance: Tensor) -> Tensor:
+        """Toeplitz entries (W, K) for signed distances i - j (K,)."""
+        entries = self.coefficients(self.rpe(distance[:, None]))
+        energy = math.sqrt(1 - self.decay**2) if self.decay < 1 else 1.0
+        decayed: Tensor = entries.T * self.decay ** distance.abs() * energy
+        return decayed
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
+        v = zero_padding(F.silu(self.value(x)), mask)
+        weight = self.coefficients.weight
+        with no_autocast(x):
+            distance = torch.arange(x.shape[1], device=x.device, dtype=weight.dtype)
+            past = self.kernel(distance)
+            future = None if self.causal else self.kernel(-distance - 1)
+        out: Tensor = self.output(F.silu(self.gate(x)) * fft_conv(v, past, future))
+        return out

@@ -1,0 +1,185 @@
+"""From a ``ModelConfig`` to a model: the only reader of the config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor, nn
+
+from longlens.config import ModelConfig
+from longlens.layers.registry import build, options_of, unknown
+from longlens.models.backbone import POOLINGS, Backbone, Block, InputEncoding
+from longlens.models.heads import ClassificationHead, MatchingHead, RegressionHead, TokenHead
+from longlens.models.norms import build_norm
+
+HEADS = ("classification", "matching", "regression", "language", "denoising")
+
+
+def sees_ahead(mixer: nn.Module) -> bool:
+    """Whether an output may depend on later inputs, centred smoothing included.
+
+    >>> sees_ahead(build("las", 8, smoothing="centered"))
+    True
+    """
+    centred = getattr(mixer, "smoothing", None) == "centered" and mixer.window != 1
+    return bool(centred or not mixer.causal)
+
+
+def build_mixer(config: ModelConfig) -> nn.Module:
+    """One mixer of the model; options that the mixer has follow the model's own."""
+    known = options_of(config.mixer)
+    options = dict(config.mixer_options)
+    # A CLS position makes every sequence one longer.
+    length = config.max_length + (config.pooling == "cls" and config.head not in HEADS[3:])
+    if "max_length" in known:
+        options.setdefault("max_length", length)
+    if config.bidirectional is not None:
+        if "bidirectional" in known:
+            options.setdefault("bidirectional", config.bidirectional)
+        elif build(config.mixer, config.dim, **options).causal == config.bidirectional:
+            direction = "causal" if config.bidirectional else "bidirectional"
+            raise ValueError(
+                f"mixer {config.mixer!r} is {direction} only, got bidirectional="
+                f"{config.bidirectional}"
+            )
+    if config.positions == "rotary":
+        if "rotary" not in known:
+            raise ValueError(
+                f"positions='rotary' needs a mixer with the option 'rotary', "
+                f"{config.mixer!r} has none"
+            )
+        options["rotary"] = True
+    return build(config.mixer, config.dim, **options)
+
+
+def build_head(config: ModelConfig, encoding: InputEncoding) -> nn.Module:
+    """The head that ``config.head`` names."""
+    if config.head not in HEADS:
+        raise unknown("head", config.head, HEADS)
+    if config.head in ("language", "denoising"):
+        if config.vocab_size is None:
+            raise ValueError(f"head={config.head!r} predicts tokens: vocab_size must not be None")
+        weight = encoding.encode.weight if config.tie_embeddings else None
+        assert weight is None or isinstance(weight, nn.Parameter)
+        return TokenHead(config.dim, config.vocab_size, weight=weight)
+    kinds = {
+        "classification": ClassificationHead,
+        "regression": RegressionHead,
+        "matching": MatchingHead,
+    }
+    return kinds[config.head](config.dim, config.num_outputs, pooling=config.pooling)
+
+
+class Model(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="longlens",
+    tags=["longlens", "long-range"],
+):
+    """Input encoding, backbone and head.
+
+    ``save_pretrained(folder)`` writes config.json and model.safetensors, ``from_pretrained``
+    reads them from a folder or the Hub.
+
+    Args:
+        config: what to build.
+
+    >>> import torch
+    >>> model = Model(ModelConfig(mixer="s4d", dim=8, depth=1, vocab_size=5, num_outputs=3))
+    >>> model(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3])
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        if isinstance(config, Mapping):  # what config.json holds
+            config = ModelConfig(**config)
+        if config.pooling not in POOLINGS:
+            raise unknown("pooling", config.pooling, POOLINGS)
+        token_head = config.head in ("language", "denoising")
+        cls = config.pooling == "cls" and not token_head
+        self.pairs = config.head == "matching"
+        self.encoding = InputEncoding(
+            config.dim,
+            vocab_size=config.vocab_size,
+            input_dim=config.input_dim,
+            positions=config.positions,
+            max_length=config.max_length,
+            cls=cls,
+            dropout=config.dropout,
+        )
+        blocks = [
+            Block(
+                build_mixer(config),
+                config.dim,
+                norm=config.norm,
+                prenorm=config.prenorm,
+                feedforward=config.feedforward,
+                expansion=config.expansion,
+                dropout=config.dropout,
+                tied_dropout=config.tied_dropout,
+            )
+            for _ in range(config.depth)
+        ]
+        last_norm = build_norm(config.norm, config.dim) if config.prenorm else None
+        self.backbone = Backbone(blocks, last_norm)
+        self.head = build_head(config, self.encoding)
+        mixers = self.backbone.mixers()
+        if config.head == "language" and any(map(sees_ahead, mixers)):
+            raise ValueError(
+                f"head='language' needs mixers that never see ahead, but mixer="
+                f"{config.mixer!r} with options {dict(config.mixer_options)} does"
+            )
+        if cls and any(mixer.causal for mixer in mixers):
+            raise ValueError(
+                "pooling='cls' reads the first position, which sees nothing else in a causal "
+                "mixer; use pooling='last' or 'mean'"
+            )
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Run the model.
+
+        Args:
+            x: tokens (B, L), or real values (B, L, input_dim). For matching (B, 2, L) or
+                (B, 2, L, input_dim).
+            mask: True at real tokens, (B, L) or (B, 2, L); None: all are.
+
+        Returns:
+            (B, C), or (B, L, V) from a token head.
+        """
+        if self.pairs:
+            x, mask = x.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
+        h, mask = self.encoding(x, mask)
+        out: Tensor = self.head(self.backbone(h, mask), mask)
+        return out
+
+    def advance(
+        self, x: Tensor, state: tuple[int, list[Any]] | None = None
+    ) -> tuple[Tensor, tuple[int, list[Any]]]:
+        """Continue sequences by x (B, L) from a state (None: their start), in evaluation mode.
+
+        Needs causal mixers with ``step``.
+
+        Returns:
+            the head's output for the new positions, and the state after them.
+        """
+        for mixer in self.backbone.mixers():
+            if not hasattr(mixer, "step"):
+                raise ValueError(f"{type(mixer).__name__} has no step, so it cannot continue")
+        first, states = (0, None) if state is None else state
+        h, _ = self.encoding(x, first=first)
+        h, states = self.backbone.advance(h, states)
+        return self.head(h), (first + x.shape[1], states)
+
+
+def build_model(config: ModelConfig) -> Model:
+    """Build a model.
+
+    >>> import torch
+    >>> config = ModelConfig(mixer="lru", dim=8, depth=1, vocab_size=5, head="language")
+    >>> build_model(config)(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 5])
+    """
+    return Model(config)

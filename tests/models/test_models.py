@@ -1,0 +1,232 @@
+"""Backbone, heads and builder."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from longlens.config import ModelConfig
+from longlens.layers import MIXERS, build
+from longlens.models.backbone import Block, InputEncoding, TiedDropout, pool, sinusoids
+from longlens.models.build import HEADS, Model, build_model
+from longlens.models.norms import MaskedBatchNorm, build_norm
+
+SMALL = ModelConfig(mixer="s4d", mixer_options={"state": 4}, dim=16, depth=2, vocab_size=7)
+
+
+def config(**changes):
+    return dataclasses.replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
+@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+@pytest.mark.parametrize("feedforward", ["mlp", "glu", "none"])
+def test_padding_does_not_change_a_classification(norm, prenorm, pooling, feedforward):
+    options = {"norm": norm, "prenorm": prenorm, "pooling": pooling, "feedforward": feedforward}
+    model = build_model(config(**options)).double().eval()
+    x = torch.randint(7, (2, 12))
+    mask = torch.arange(12) < torch.tensor([[12], [5]])
+    together = model(x, mask)
+    torch.testing.assert_close(together[:1], model(x[:1]))
+    torch.testing.assert_close(together[1:], model(x[1:, :5]))
+
+
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
+def test_positions(positions):
+    mixer = {"mixer": "softmax", "mixer_options": {"num_heads": 2}, "bidirectional": True}
+    model = build_model(config(positions=positions, **mixer)).double()
+    x = torch.randint(7, (1, 9))
+    order = torch.randperm(9)
+    unordered = torch.allclose(model(x), model(x[:, order]))
+    assert unordered == (positions == "none")  # mean pooling over attention knows no order itself
+
+
+@pytest.mark.parametrize("key", list(MIXERS))
+def test_every_mixer_fits_in_a_model(key):
+    options = {"num_heads": 2} if "num_heads" in _options(key) else {}
+    model = build_model(config(mixer=key, mixer_options=options, depth=1, max_length=32))
+    x, mask = torch.randint(7, (2, 20)), torch.arange(20) < torch.tensor([[20], [9]])
+    loss = model(x, mask).square().sum()
+    loss.backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def _options(key):
+    from longlens.layers import options_of
+
+    return options_of(key)
+
+
+def test_heads_have_their_shapes():
+    x = torch.randint(7, (3, 10))
+    assert build_model(config(num_outputs=4))(x).shape == (3, 4)
+    assert build_model(config(head="regression", num_outputs=1))(x).shape == (3, 1)
+    assert build_model(config(head="language"))(x).shape == (3, 10, 7)
+    assert build_model(config(head="denoising", bidirectional=True))(x).shape == (3, 10, 7)
+    pairs = torch.randint(7, (3, 2, 10))
+    assert build_model(config(head="matching"))(pairs).shape == (3, 2)
+    values = torch.randn(3, 10, 2)
+    assert build_model(config(vocab_size=None, input_dim=2))(values).shape == (3, 2)
+
+
+def test_matching_uses_both_documents_and_masks_them_apart():
+    model = build_model(config(head="matching")).double()
+    x = torch.randint(7, (2, 2, 10))
+    mask = torch.arange(10) < torch.tensor([[10, 4], [6, 10]])[..., None]
+    y = model(x, mask)
+    changed = x.clone()
+    changed[0, 1, 4:] = 0  # padding of the second document of the first pair
+    torch.testing.assert_close(model(changed, mask), y)
+    changed[0, 1, 0] = (x[0, 1, 0] + 1) % 7
+    other = model(changed, mask)
+    assert not torch.allclose(other[0], y[0])
+    torch.testing.assert_close(other[1], y[1])
+
+
+def test_cls_pooling_reads_the_whole_sequence():
+    mixer = {"mixer": "softmax", "mixer_options": {"num_heads": 2}}
+    model = build_model(config(pooling="cls", bidirectional=True, **mixer)).double()
+    x = torch.randint(7, (2, 8))
+    mask = torch.arange(8) < torch.tensor([[8], [3]])
+    torch.testing.assert_close(model(x, mask)[1:], model(x[1:, :3]))
+    changed = x.clone()
+    changed[:, 2] = (x[:, 2] + 1) % 7
+    assert (model(changed, mask) != model(x, mask)).all()
+    with pytest.raises(ValueError, match="pooling='cls' reads the first position"):
+        build_model(config(pooling="cls", **mixer))
+
+
+def test_cls_makes_room_for_its_position():
+    options = {"mixer": "s4", "pooling": "cls", "max_length": 8}
+    assert build_model(config(**options))(torch.randint(7, (1, 8))).shape == (1, 2)
+
+
+def test_a_language_model_never_sees_ahead():
+    for changes in (
+        {"bidirectional": True},
+        {"mixer": "linformer", "mixer_options": {"num_heads": 2}},
+        {"mixer": "las", "mixer_options": {"num_heads": 2, "smoothing": "centered"}},
+    ):
+        with pytest.raises(ValueError, match="never see ahead"):
+            build_model(config(head="language", **{"mixer_options": {}, **changes}))
+    build_model(config(head="denoising", bidirectional=True))
+
+
+def test_tied_embeddings_are_one_tensor():
+    model = build_model(config(head="language", tie_embeddings=True))
+    assert model.head.project.weight is model.encoding.encode.weight
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": "layr"}, "unknown norm 'layr'; did you mean 'layer'"),
+        ({"positions": "rotry"}, "unknown positions 'rotry'; did you mean 'rotary'"),
+        ({"positions": "rotary"}, "positions='rotary' needs a mixer with the option 'rotary'"),
+        ({"pooling": "average"}, "unknown pooling 'average'"),
+        ({"feedforward": "gul"}, "unknown feedforward 'gul'; did you mean 'glu'"),
+        ({"head": "clasification"}, "unknown head .* did you mean 'classification'"),
+        ({"mixer": "s44"}, "unknown mixer 's44'; did you mean 's4'"),
+        ({"head": "language", "vocab_size": None}, "vocab_size must not be None"),
+        ({"mixer": "h3", "bidirectional": True}, "'h3' is causal only"),
+        (
+            {"mixer": "linformer", "mixer_options": {"num_heads": 2}, "bidirectional": False},
+            "'linformer' is bidirectional only",
+        ),
+    ],
+)
+def test_bad_configs_are_named(changes, message):
+    changes.setdefault("mixer_options", {})
+    with pytest.raises(ValueError, match=message):
+        build_model(config(**changes))
+
+
+def test_learned_positions_end_where_they_end():
+    encoding = InputEncoding(8, vocab_size=3, positions="learned", max_length=4)
+    with pytest.raises(ValueError, match="reaches position 5 but positions cover max_length=4"):
+        encoding(torch.zeros(1, 5, dtype=torch.long))
+
+
+def test_sinusoids_are_sines_and_cosines():
+    code = sinusoids(50, 6)
+    assert code.shape == (50, 6)
+    torch.testing.assert_close(code[7, 0], torch.tensor(7.0).sin())
+    torch.testing.assert_close(code[7, 3], torch.tensor(7.0).cos())
+    assert sinusoids(3, 5).shape == (3, 5)
+
+
+def test_masked_batch_norm_is_batch_norm_of_the_real_tokens():
+    ours, theirs = MaskedBatchNorm(4), nn.BatchNorm1d(4)
+    for _ in range(3):
+        x, mask = torch.randn(5, 7, 4), torch.rand(5, 7) < 0.6
+        x[~mask] = 1e6
+        torch.testing.assert_close(ours(x, mask)[mask], theirs(x[mask]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+    ours.eval(), theirs.eval()
+    torch.testing.assert_close(ours(x, mask)[mask], theirs(x[mask]), rtol=1e-4, atol=1e-5)
+
+
+def test_norms_keep_low_precision_in_and_out():
+    for name in ("layer", "rms", "batch"):
+        y = build_norm(name, 8).bfloat16()(torch.randn(2, 3, 8).bfloat16())
+        assert y.dtype == torch.bfloat16
+
+
+def test_pool_takes_real_tokens_only():
+    x = torch.arange(12.0).view(2, 3, 2)
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    assert pool(x, mask, "mean").tolist() == [[1.0, 2.0], [6.0, 7.0]]
+    assert pool(x, mask, "last").tolist() == [[2.0, 3.0], [6.0, 7.0]]
+    assert pool(x, None, "last").tolist() == [[4.0, 5.0], [10.0, 11.0]]
+
+
+def test_prenorm_and_postnorm_are_what_they_say():
+    class Double(nn.Module):
+        causal, receptive_field, cost = True, 1, "L"
+
+        def forward(self, x, mask=None):
+            return 2 * x
+
+    x = torch.randn(2, 3, 8)
+    norm = nn.LayerNorm(8)
+    pre = Block(Double(), 8, feedforward="none", prenorm=True)
+    torch.testing.assert_close(pre(x), x + 2 * norm(x))
+    post = Block(Double(), 8, feedforward="none", prenorm=False)
+    torch.testing.assert_close(post(x), norm(3 * x))
+
+
+def test_tied_dropout_drops_whole_channels():
+    y = TiedDropout(0.5).train()(torch.ones(4, 30, 50))
+    assert ((y == 0).all(1) | (y == 2).all(1)).all()
+    assert 0.3 < (y == 0).float().mean() < 0.7
+
+
+def test_models_compile_in_one_graph():
+    model = build_model(config(norm="batch", dropout=0.1, positions="learned"))
+    x, mask = torch.randint(7, (2, 12)), torch.ones(2, 12, dtype=torch.bool)
+    y = torch.compile(model, fullgraph=True, backend="aot_eager")(x, mask)
+    y.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_weights_and_config_survive_a_folder(head, tmp_path):
+    options = {"num_heads": 2}
+    model = build_model(
+        config(mixer="reformer", mixer_options=options, head=head, tie_embeddings=True)
+    ).eval()
+    model.save_pretrained(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"config.json", "model.safetensors"} <= names
+    again = Model.from_pretrained(tmp_path).eval()
+    x = torch.randint(7, (2, 2, 10) if head == "matching" else (2, 10))
+    assert torch.equal(model(x), again(x))
+
+
+def test_depth_and_width_are_what_the_config_says():
+    model = build_model(config(depth=3))
+    assert len(model.backbone.mixers()) == 3
+    assert all(type(m) is type(build("s4d", 4)) for m in model.backbone.mixers())

@@ -1,0 +1,255 @@
+"""Efficient attentions: each against the attention it approximates or restricts, in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from longlens.layers.alibi import AlibiAttention, alibi_slopes
+from longlens.layers.bigbird import BigBird
+from longlens.layers.heads import merge_heads
+from longlens.layers.linformer import Linformer
+from longlens.layers.local import LocalAttention
+from longlens.layers.luna import Luna
+from longlens.layers.performer import Performer
+from longlens.layers.reformer import SELF_SCORE, Reformer
+from longlens.ops.linear import elu_features
+from tests.zoo.test_state_space import shake
+
+F64 = torch.float64
+BOTH = pytest.mark.parametrize("bidirectional", [False, True])
+
+
+def softmax_attention(layer, x, *, seen=None, bias=None, pool=None):
+    """Dense softmax attention through the layer's own projections."""
+    q, k, v = layer.project(x)
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    if bias is not None:
+        scores = scores + bias
+    if seen is not None:
+        scores = scores.masked_fill(~seen, -torch.inf)
+    weights = scores.softmax(-1)
+    if pool is not None:
+        weights = pool(weights)
+    return layer.output(merge_heads(weights @ v))
+
+
+def distances(length):
+    order = torch.arange(length)
+    return order[:, None] - order
+
+
+@BOTH
+def test_alibi_is_softmax_with_linear_biases(bidirectional):
+    layer = shake(AlibiAttention(8, num_heads=4, bidirectional=bidirectional))
+    x, d = torch.randn(2, 13, 8, dtype=F64), distances(13)
+    bias = -layer.slopes[:, None, None] * d.abs()
+    expected = softmax_attention(layer, x, bias=bias, seen=None if bidirectional else d >= 0)
+    torch.testing.assert_close(layer(x), expected)
+    assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
+
+
+@BOTH
+def test_smooth_chunked_alibi_is_its_matrix(bidirectional):
+    layer = shake(AlibiAttention(8, num_heads=2, chunk=5, window=3, bidirectional=bidirectional))
+    x, d = torch.randn(2, 13, 8, dtype=F64), distances(13)
+    block = torch.arange(13) // 5
+    same = block[:, None] == block
+    seen = same if bidirectional else same & (d >= 0)
+
+    def pool(a):  # a'[i, j] = (a[i, j+t] for t in the window) / 3, inside the block
+        out = torch.zeros_like(a)
+        for j in range(13):
+            for t in (-1, 0, 1) if bidirectional else (0, 1, 2):
+                if 0 <= j + t < 13 and block[j] == block[j + t]:
+                    out[..., j] += a[..., j + t] / 3
+        return out
+
+    bias = -layer.slopes[:, None, None] * d.abs()
+    torch.testing.assert_close(
+        layer(x), softmax_attention(layer, x, bias=bias, seen=seen, pool=pool)
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("length", [1, 4, 13, 16])
+def test_local_attention_is_a_band(bidirectional, length):
+    layer = shake(LocalAttention(8, num_heads=2, window=4, bidirectional=bidirectional))
+    x, d = torch.randn(2, length, 8, dtype=F64), distances(length)
+    seen = (d.abs() < 4) & ((d >= 0) | bidirectional)
+    torch.testing.assert_close(layer(x), softmax_attention(layer, x, seen=seen))
+
+
+@BOTH
+def test_a_window_as_long_as_the_sequence_is_softmax(bidirectional):
+    layer = shake(LocalAttention(8, num_heads=2, window=50, bidirectional=bidirectional))
+    x, d = torch.randn(2, 13, 8, dtype=F64), distances(13)
+    seen = None if bidirectional else d >= 0
+    torch.testing.assert_close(layer(x), softmax_attention(layer, x, seen=seen))
+
+
+def shared_qk_softmax(layer, x):
+    """Reformer's attention with every pair allowed."""
+    q, _, v = layer.project(x)
+    scores = q @ F.normalize(q, dim=-1).mT / q.shape[-1] ** 0.5
+    d = distances(x.shape[1])
+    scores = scores.masked_fill(d == 0, SELF_SCORE)
+    if layer.causal:
+        scores = scores.masked_fill(d < 0, -torch.inf)
+    return layer.output(merge_heads(scores.softmax(-1) @ v))
+
+
+@BOTH
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_lsh_attention_with_one_bucket_is_shared_qk_softmax(bidirectional, rounds):
+    layer = shake(
+        Reformer(
+            8, num_heads=2, num_buckets=1, chunk=16, rounds=rounds, bidirectional=bidirectional
+        )
+    )
+    x = torch.randn(2, 16, 8, dtype=F64)
+    torch.testing.assert_close(layer(x), shared_qk_softmax(layer, x))
+
+
+@BOTH
+@pytest.mark.parametrize("length", [1, 23])
+def test_lsh_attention_is_its_buckets_and_chunks(bidirectional, length):
+    """Pair by pair from the definition, with two rounds and repeated pairs counted once."""
+    layer = shake(
+        Reformer(4, num_heads=1, num_buckets=4, chunk=3, rounds=2, bidirectional=bidirectional)
+    )
+    x = torch.randn(1, length, 4, dtype=F64)
+    q, _, v = layer.project(x)
+    q, v = q[0, 0], v[0, 0]
+    buckets = layer.hash(q[None, None], None)[0, 0]  # (rounds, L)
+    chunks = torch.zeros_like(buckets)
+    for r in range(2):
+        seen = [0] * 4
+        for i in range(length):
+            b = int(buckets[r, i])
+            chunks[r, i] = seen[b] // 3
+            seen[b] += 1
+    out = torch.zeros_like(q)
+    for i in range(length):
+        weights = torch.zeros(length, dtype=F64)
+        for j in range(length):
+            if not bidirectional and j > i:
+                continue
+            met = sum(
+                bool(buckets[r, i] == buckets[r, j] and 0 <= chunks[r, i] - chunks[r, j] <= 1)
+                for r in range(2)
+            )
+            if met and j != i:  # in n rounds with weight 1/n each: once in all
+                weights[j] = torch.exp(q[i] @ F.normalize(q[j], dim=0) / 2)
+        if weights.sum() == 0:
+            weights[i] = 1
+        out[i] = weights / weights.sum() @ v
+    torch.testing.assert_close(layer(x)[0], layer.output(out), rtol=1e-7, atol=1e-9)
+
+
+def test_nearby_vectors_share_buckets():
+    layer = Reformer(8, num_heads=1, num_buckets=16, rounds=4)
+    q = torch.randn(1, 1, 500, 8)
+    own = layer.hash(q, None)
+    near = layer.hash(q + 0.05 * torch.randn_like(q), None)
+    far = layer.hash(torch.randn_like(q), None)
+    assert (own == near).float().mean() > 0.8 > 0.2 > (own == far).float().mean()
+
+
+def test_linformer_with_identity_projections_is_softmax():
+    layer = shake(Linformer(8, num_heads=2, rank=12, max_length=12))
+    with torch.no_grad():
+        layer.project_keys.copy_(torch.eye(12))
+        layer.project_values.copy_(torch.eye(12))
+    x = torch.randn(2, 12, 8, dtype=F64)
+    torch.testing.assert_close(layer(x), softmax_attention(layer, x))
+
+
+@pytest.mark.parametrize("full", ["window", "global", "random"])
+def test_bigbird_with_all_blocks_is_softmax(full):
+    sizes = {"window_blocks": 1, "global_blocks": 0, "random_blocks": 0}
+    sizes[f"{full}_blocks"] = 9
+    layer = shake(BigBird(8, num_heads=2, block=3, **sizes))
+    x = torch.randn(2, 14, 8, dtype=F64)
+    torch.testing.assert_close(layer(x), softmax_attention(layer, x))
+
+
+def test_bigbird_is_its_block_pattern():
+    layer = shake(
+        BigBird(8, num_heads=2, block=2, window_blocks=3, global_blocks=1, random_blocks=2)
+    )
+    length, blocks = 25, 13
+    index, counts = layer.neighbours(torch.ones(1, blocks, dtype=torch.bool))
+    pattern = torch.zeros(blocks, blocks, dtype=torch.bool)
+    for i in range(blocks):
+        chosen = index[0, i][counts[0, i]].tolist()
+        assert len(chosen) == len(set(chosen))  # nothing counts twice
+        pattern[i, chosen] = True
+        assert pattern[i, 0] and pattern[i, max(0, i - 1) : i + 2].all()
+        assert pattern[i].sum() == len({0, *range(max(0, i - 1), min(blocks, i + 2))}) + 2
+    pattern[0] = True
+    seen = pattern.repeat_interleave(2, 0).repeat_interleave(2, 1)[:length, :length]
+    x = torch.randn(2, length, 8, dtype=F64)
+    torch.testing.assert_close(layer(x), softmax_attention(layer, x, seen=seen))
+
+
+def test_bigbirds_random_blocks_are_spread():
+    chosen = []
+    for seed in (0, 1):
+        layer = BigBird(8, num_heads=2, random_blocks=1, seed=seed)
+        index, _ = layer.neighbours(torch.ones(1, 64, dtype=torch.bool))
+        chosen.append(index[0, :, -1])
+    assert len(set(chosen[0].tolist())) > 30  # of 64: about 40 expected from chance
+    assert (chosen[0] == chosen[1]).float().mean() < 0.2
+
+
+@BOTH
+def test_performer_approaches_softmax_as_features_grow(bidirectional):
+    x, d = torch.randn(2, 24, 8, dtype=F64), distances(24)
+    seen = None if bidirectional else d >= 0
+    errors = []
+    for features in (16, 256, 4096):
+        trials = []
+        for seed in range(4):
+            torch.manual_seed(seed)
+            layer = Performer(
+                8, num_heads=2, features=features, bidirectional=bidirectional
+            ).double()
+            exact = softmax_attention(layer, x, seen=seen)
+            trials.append(((layer(x) - exact).square().mean() / exact.square().mean()).sqrt())
+        errors.append(torch.stack(trials).mean().item())
+    # Monte Carlo: 16 times the features, a quarter of the error; half of it allows for luck.
+    assert errors[1] < errors[0] / 2
+    assert errors[2] < errors[1] / 2
+    assert errors[2] < 0.03
+
+
+def test_performer_redraws_its_features():
+    layer = Performer(8, num_heads=2)
+    x = torch.randn(1, 5, 8)
+    before = layer(x)
+    torch.testing.assert_close(layer(x), before)
+    layer.redraw()
+    assert not torch.allclose(layer(x), before)
+
+
+def test_luna_is_two_nested_attentions():
+    layer = shake(Luna(8, num_heads=1, memory=3))
+    x = torch.randn(2, 9, 8, dtype=F64)
+    q, k, v = (t[:, 0] for t in layer.project(x))
+    p = layer.memory_query(layer.memory)
+    packed = (p @ k.mT / 8**0.5).softmax(-1) @ v
+    weights = (q @ layer.packed_key(packed).mT / 8**0.5).softmax(-1)
+    torch.testing.assert_close(layer(x), layer.output(weights @ layer.packed_value(packed)))
+
+
+def test_causal_luna_is_its_sums():
+    layer = shake(Luna(8, num_heads=1, memory=3, bidirectional=False))
+    x = torch.randn(1, 9, 8, dtype=F64)
+    q, k, v = (t[0, 0] for t in layer.project(x))
+    p = layer.memory_query(layer.memory)
+    out = []
+    for t in range(9):
+        a = elu_features(k[: t + 1] @ p.T / 8**0.5)  # (t+1, M)
+        scores = q[t] @ (k[: t + 1].T @ a) / (t + 1)
+        out.append(scores.softmax(-1) @ (a.T @ v[: t + 1]) / (t + 1))
+    torch.testing.assert_close(layer(x)[0], layer.output(torch.stack(out)))

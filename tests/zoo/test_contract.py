@@ -1,0 +1,261 @@
+"""One contract for the whole registry: what a user may rely on, whichever key they build."""
+
+import copy
+
+import pytest
+import torch
+
+from longlens.layers import MIXERS
+from longlens.models.count import flop_count, saved_bytes
+from tests.zoo.cases import CASES, DEFAULTS, IDS, KEYS, directions, make, run_steps
+
+DIM = 16
+every_case = pytest.mark.parametrize(("key", "direction"), CASES, ids=IDS)
+every_key = pytest.mark.parametrize(("key", "direction"), DEFAULTS, ids=[k for k, _ in DEFAULTS])
+
+
+def padded_batch(lengths, *, dtype=torch.float32):
+    x = torch.randn(len(lengths), max(lengths), DIM, dtype=dtype)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return x, mask
+
+
+@every_case
+def test_forward_and_every_gradient_are_finite(key, direction):
+    mixer = make(key, DIM, **direction)
+    x, mask = padded_batch([19, 11])
+    x.requires_grad_()
+    y = mixer(x, mask)
+    assert y.shape == x.shape and y.dtype == x.dtype
+    assert y.isfinite().all()
+    y[mask].square().sum().backward()
+    assert x.grad.isfinite().all()
+    for name, p in mixer.named_parameters():
+        assert p.grad is not None, f"no gradient reaches {name}"
+        assert p.grad.isfinite().all() and p.grad.abs().max() > 0, name
+
+
+@every_case
+def test_bfloat16_autocast(key, direction):
+    mixer = make(key, DIM, **direction)
+    x, mask = padded_batch([19, 11])
+    exact = mixer(x, mask)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = mixer(x, mask)
+    assert y.isfinite().all()
+    y[mask].float().square().sum().backward()
+    for name, p in mixer.named_parameters():
+        assert p.grad is not None and p.grad.isfinite().all(), name
+    if key != "reformer":  # a rounded vector may hash into another bucket
+        error = (y.float() - exact)[mask].square().mean() / exact[mask].square().mean()
+        assert error.sqrt() < 0.05
+
+
+@every_case
+def test_padded_batch_equals_single_examples(key, direction):
+    mixer = make(key, DIM, **direction).double()
+    x, mask = padded_batch([23, 9, 1], dtype=torch.float64)
+    x[~mask] = 1e3  # whatever stands there must not matter
+    together = mixer(x, mask)
+    assert together.isfinite().all()
+    for row, length in enumerate(mask.sum(1)):
+        alone = mixer(x[row : row + 1, :length])
+        torch.testing.assert_close(together[row : row + 1, :length], alone, rtol=1e-9, atol=1e-10)
+
+
+@every_case
+def test_padding_anywhere_has_no_influence(key, direction):
+    mixer = make(key, DIM, **direction).double()
+    x = torch.randn(2, 23, DIM, dtype=torch.float64)
+    mask = torch.rand(2, 23) < 0.7
+    mask[:, 4] = True
+    other = torch.where(mask[..., None], x, torch.randn_like(x))
+    torch.testing.assert_close(
+        mixer(x, mask)[mask], mixer(other, mask)[mask], rtol=1e-9, atol=1e-10
+    )
+
+
+@every_case
+def test_causality(key, direction):
+    mixer = make(key, DIM, **direction).double()
+    x = torch.randn(1, 24, DIM, dtype=torch.float64, requires_grad=True)
+    y = mixer(x)[:, 10]
+    (grad,) = torch.autograd.grad((y * torch.randn_like(y)).sum(), x)
+    grad = grad[0].abs().amax(-1)
+    largest = grad.max()
+    assert grad[:10].max() > 0  # the past counts in every mixer
+    if mixer.causal:
+        # An FFT spreads rounding errors over all positions; anything real is far larger.
+        assert grad[11:].max() <= 1e-12 * largest
+        changed = x.detach().clone()
+        changed[:, 11:] = 100 * torch.randn(1, 13, DIM, dtype=torch.float64)
+        torch.testing.assert_close(mixer(changed)[:, :11], mixer(x)[:, :11], rtol=1e-8, atol=1e-10)
+    else:
+        assert grad[11:].max() > 1e-9 * largest
+
+
+@every_case
+def test_receptive_field_is_what_gradients_see(key, direction):
+    mixer = make(key, DIM, **direction).double()
+    length = 40
+    x = torch.randn(1, length, DIM, dtype=torch.float64, requires_grad=True)
+    y = mixer(x)
+    seen = []
+    for i in range(length) if mixer.receptive_field else (length - 1, length // 2):
+        (grad,) = torch.autograd.grad(y[0, i].sum(), x, retain_graph=True)
+        reach = grad[0].abs().amax(-1)
+        seen.append(torch.nonzero(reach > 1e-10 * reach.max())[:, 0])
+    if mixer.receptive_field:
+        assert max(len(s) for s in seen) == mixer.receptive_field
+    else:
+        furthest = max(length - 1 - s.min() for s in seen[:1])
+        assert furthest >= length // 2
+
+
+@every_case
+def test_odd_lengths(key, direction):
+    mixer = make(key, DIM, max_length=1000, **direction)
+    for length in (1, 2, 3, 127, 1000):
+        with torch.no_grad():
+            y = mixer(torch.randn(1, length, DIM))
+        assert y.shape == (1, length, DIM) and y.isfinite().all()
+
+
+# torch.compile makes an instance of autograd functions, which warns since torch 2.13.
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated.*:DeprecationWarning")
+
+
+def check_compiled(key, direction, backend):
+    torch.compiler.reset()
+    mixer = make(key, DIM, **direction)
+    x, mask = padded_batch([19, 11])
+    fast = torch.compile(mixer, fullgraph=True, backend=backend)
+    y, expected = fast(x, mask), mixer(x, mask)
+    scale = expected[mask].abs().max()
+    assert (y - expected)[mask].abs().max() <= 1e-4 * scale
+    names, parameters = zip(*mixer.named_parameters(), strict=True)
+    weight = torch.randn_like(x)[mask]
+    ours = torch.autograd.grad((y[mask] * weight).sum(), parameters)
+    theirs = torch.autograd.grad((expected[mask] * weight).sum(), parameters)
+    for name, a, b in zip(names, ours, theirs, strict=True):
+        assert (a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-6, name
+
+
+# Keys that differ from another one by an option that takes no other path when compiled.
+ALIKE = ("rope", "l", "l-chunk", "s", "s-chunk", "softmax-chunk", "alibi-chunk", "s4-v1")
+
+
+@pytest.mark.parametrize("key", [key for key, _ in DEFAULTS if key not in ALIKE])
+def test_compiles_in_one_graph(key):
+    check_compiled(key, {}, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "direction"),
+    [c for c in CASES if c[1]],
+    ids=[i for i, c in zip(IDS, CASES, strict=True) if c[1]],
+)
+def test_compiles_in_one_graph_in_every_direction(key, direction):
+    check_compiled(key, direction, "aot_eager")
+
+
+# The layers of attention.py have their own tests of compilation, in tests/layers.
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [k for k in KEYS if MIXERS[k].module != "attention"])
+def test_a_compiled_layer_takes_other_lengths(key):
+    torch.compiler.reset()
+    mixer = make(key, DIM)
+    fast = torch.compile(mixer, fullgraph=True, backend="aot_eager")
+    for length in (20, 33, 47):  # the second one makes the length a symbol
+        x = torch.randn(2, length, DIM)
+        torch.testing.assert_close(fast(x), mixer(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # inductor warns of its own parts, and of complex numbers
+@every_key
+def test_inductor(key, direction):
+    check_compiled(key, direction, "inductor")
+
+
+@every_case
+def test_state_dict_makes_an_equal_layer(key, direction):
+    mixer = make(key, DIM, **direction)
+    torch.manual_seed(123)
+    other = make(key, DIM, **direction)
+    x = torch.randn(2, 17, DIM)
+    assert not torch.allclose(mixer(x), other(x))
+    other.load_state_dict(copy.deepcopy(mixer.state_dict()))
+    assert torch.equal(mixer(x), other(x))
+
+
+@every_key
+def test_same_seed_same_layer_same_result(key, direction):
+    results = []
+    for _ in range(2):
+        torch.manual_seed(7)
+        mixer = make(key, DIM, **direction)
+        x = torch.randn(2, 17, DIM)
+        results += [mixer(x), mixer(x)]
+    assert all(torch.equal(results[0], r) for r in results[1:])
+
+
+# What four times the length may cost, for each stated class. The upper bounds leave room for
+# per-sequence work; the lower bound of "L log L" keeps it apart from "L".
+GROWTH = {"L": (3.3, 4.1), "L log L": (4.05, 5.6), "L^2": (8.0, 17.0)}
+
+
+@every_case
+def test_cost_class(key, direction):
+    work, memory = [], []
+    small = {"state": 4} if key == "ss" else {}  # its per-layer part grows with the state cubed
+    for length in (64, 256) if key in ("lstm", "gru") else (256, 1024):  # no need for long loops
+        torch.manual_seed(0)
+        mixer = make(key, DIM, max_length=length, **direction, **small)
+        x = torch.randn(1, length, DIM, requires_grad=True)
+        work.append(flop_count(lambda m=mixer, x=x: m(x)))
+        memory.append(saved_bytes(lambda m=mixer, x=x: m(x)))
+    low, high = GROWTH[mixer.cost]
+    assert low <= work[1] / work[0] <= high, f"{work[1] / work[0]:.2f}"
+    assert memory[1] / memory[0] <= (16.5 if mixer.cost == "L^2" else 4.6)
+
+
+STEPPING = [key for key, _ in DEFAULTS if hasattr(make(key, DIM), "step")]
+
+
+@pytest.mark.parametrize("key", STEPPING)
+def test_step_equals_forward(key):
+    mixer = make(key, DIM, **directions(key)[0]).double()
+    x = torch.randn(2, 27, DIM, dtype=torch.float64)
+    # The decay rates of LaS stay float32 whatever the layer's precision.
+    tol = 1e-7 if key in ("las", "las-chunk", "l", "l-chunk") else 1e-9
+    torch.testing.assert_close(run_steps(mixer, x), mixer(x), rtol=tol, atol=tol)
+
+
+@pytest.mark.parametrize("key", [k for k in STEPPING if len(directions(k)) == 2])
+def test_step_refuses_what_is_not_causal(key):
+    with pytest.raises(ValueError, match="bidirectional"):
+        make(key, DIM, bidirectional=True).step(torch.zeros(1, DIM))
+
+
+@pytest.mark.slow
+@every_key
+def test_measured_time_follows_the_class(key, direction):
+    """Wall time from L to 4L: at most the class's factor, with room for a noisy machine."""
+    import time
+
+    times = []
+    for length in (512, 2048):
+        mixer = make(key, 32, max_length=length, **direction)
+        x = torch.randn(4, length, 32)
+        with torch.no_grad():
+            mixer(x)
+            best = float("inf")
+            for _ in range(5):
+                start = time.perf_counter()
+                mixer(x)
+                best = min(best, time.perf_counter() - start)
+        times.append(best)
+    limit = {"L": 4.0, "L log L": 5.0, "L^2": 16.0}[mixer.cost]
+    assert times[1] / times[0] < 2.0 * limit
