@@ -83,6 +83,16 @@ def test_compiles_whole_forward_and_backward(options):
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("options", [dict(), dict(window=1, bound=0.0, chunk=16), dict(bound=3.0)])
+def test_compiles_for_changing_lengths(options):
+    torch._dynamo.reset()
+    mixer = layer(**options)
+    compiled = torch.compile(mixer, fullgraph=True, backend="aot_eager")
+    for length in (50, 64, 77, 33):
+        x = torch.randn(2, length, 32, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), mixer(x))
+
+
 def test_compiles_without_a_static_bound_on_alpha():
     torch._dynamo.reset()
     q = torch.randn(1, 2, 150, 8, dtype=torch.float64)

@@ -42,7 +42,10 @@ def choose_route(
     is_causal: bool,
     has_mask: bool,
 ) -> tuple[str, str]:
-    """Return the route and the reason, from what is known without reading a tensor."""
+    """Return the route and the reason, from what is known without reading a tensor.
+
+    Lengths may be symbolic here, so no reason holds a number that depends on them.
+    """
     banded = smoothing == "masked" and window > 1
     if isinstance(offset, Tensor):
         return "rows", "the query positions are a tensor"
@@ -66,11 +69,8 @@ def choose_route(
         return "merged", "no static bound on α: range-free tiles and folded blocks, merged"
     limit = FOLD_RANGE[dtype]
     if alpha_max * queries <= limit:
-        return (
-            "folded",
-            f"causal decay, α·L = {alpha_max * queries:.3g} <= {limit:g}: one SDPA call",
-        )
-    return "merged", f"α·L = {alpha_max * queries:.3g} > {limit:g}: folded blocks, merged"
+        return "folded", f"causal decay with α·L <= {limit:g}, in range: one SDPA call"
+    return "merged", f"causal decay with α·L > {limit:g}, out of range: folded blocks, merged"
 
 
 def sdpa_attention(
@@ -178,8 +178,9 @@ class _DenseGradient(torch.autograd.Function):
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-    gqa = q.shape[1] != k.shape[1]
-    out = F.scaled_dot_product_attention(q, k, v, enable_gqa=gqa, **options)
+    if q.shape[1] != k.shape[1]:  # as a branch, since a compiler may hold the comparison symbolic
+        options["enable_gqa"] = True
+    out = F.scaled_dot_product_attention(q, k, v, **options)
     if out.is_cuda and out.requires_grad:
         out = _DenseGradient.apply(out)  # type: ignore[no-untyped-call]
     return out
