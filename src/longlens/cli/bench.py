@@ -72,9 +72,8 @@ def ops(
         found = _compare(shape, target, kind, options, bound, use_flex, eager, seconds)
         print(_table(text, found), flush=True)
         rows += [row | origin for row in found]
-    if output is not None:
-        _write(output, rows)
-        print(f"wrote {len(rows)} rows to {output}")
+        if output is not None:  # after every shape, so that an interrupted run keeps its rows
+            _write(output, rows)
     return 0
 
 

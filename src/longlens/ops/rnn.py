@@ -60,7 +60,9 @@ def _opaque_backward(kind: str, grad: Tensor, x: Tensor, weights: list[Tensor]) 
     with torch.enable_grad(), torch._C._SetExcludeDispatchKeyGuard(key, False):
         leaves = [t.detach().requires_grad_() for t in (x, *weights)]
         out = _run(kind, leaves[0], leaves[1:])
-        return [g.contiguous() for g in torch.autograd.grad(out, leaves, grad)]
+        grads = torch.autograd.grad(out, leaves, grad)
+        # cuDNN's are views of one buffer, and an operator's outputs must not share memory
+        return [g.clone(memory_format=torch.contiguous_format) for g in grads]
 
 
 @_opaque_backward.register_fake

@@ -1,0 +1,65 @@
+"""The command line as a user meets it: help, a tiny run of each command, wrong input."""
+
+import csv
+
+import pytest
+
+from longlens.cli.main import COMMANDS, main
+
+
+def test_help_lists_the_commands(capsys):
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capsys):
+    try:
+        code = main([command, "--help"])
+    except SystemExit as stop:  # argument parsers leave this way
+        code = stop.code
+    assert code in (0, None)
+    assert "usage: longlens" in capsys.readouterr().out
+
+
+def test_an_unknown_command_names_the_near_match(capsys):
+    assert main(["benhc"]) == 2
+    assert "did you mean 'bench'" in capsys.readouterr().err
+
+
+def test_bench_writes_rows_with_provenance(tmp_path, capsys):
+    path = tmp_path / "rows.csv"
+    words = ["--shapes", "1,2,64,8 1,2,70,8", "--device", "cpu", "--seconds", "0.01"]
+    assert main(["bench", "ops", *words, "--output", str(path)]) == 0
+    assert "to plain" in capsys.readouterr().out
+    rows = list(csv.DictReader(path.open()))
+    assert [r["implementation"] for r in rows] == 2 * ["plain SDPA", "LaS", "eager Eq. 4"]
+    for row in rows:
+        assert row["hardware"] and row["torch"] and row["commit"] and row["date"]
+        assert float(row["forward_backward_ms"]) > 0
+    assert float(rows[1]["error"]) < 1e-5 and rows[1]["path"] == "folded"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--shapes", "1,2,3"], "B,H,L,D"),
+        (["--device", "tpu"], "auto, cpu, cuda"),
+        (["--dtype", "int8"], "bfloat16"),
+    ],
+)
+def test_bench_refuses_what_it_cannot_measure(words, message, capsys):
+    assert main(["bench", "ops", "--device", "cpu", *words]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_demo_trains_both_and_prints_a_table(capsys):
+    assert main(["demo", "--steps", "4", "--length", "16"]) == 0
+    out = capsys.readouterr().out
+    assert "accuracy" in out and "softmax" in out and "LaS" in out and "MiB" in out
+
+
+def test_demo_names_a_bad_option(capsys):
+    assert main(["demo", "--steps", "0"]) == 1
+    assert "steps must be at least 2, got 0" in capsys.readouterr().err
