@@ -33,7 +33,7 @@ def test_bench_writes_rows_with_provenance(tmp_path, capsys):
     words = ["--shapes", "1,2,64,8 1,2,70,8", "--device", "cpu", "--seconds", "0.01"]
     assert main(["bench", "ops", *words, "--output", str(path)]) == 0
     assert "to plain" in capsys.readouterr().out
-    rows = list(csv.DictReader(path.open()))
+    rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [r["implementation"] for r in rows] == 2 * ["plain SDPA", "LaS", "eager Eq. 4"]
     for row in rows:
         assert row["hardware"] and row["torch"] and row["commit"] and row["date"]

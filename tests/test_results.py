@@ -14,10 +14,10 @@ BLOCKS = BLOCK.findall((ROOT / "README.md").read_text())
 def table(path):
     """The Markdown table that the README must show for a file of `longlens bench ops`."""
     lines = [
-        "| shape (B,H,L,D) | attention | forward + backward | to plain SDPA | peak memory | error |",
+        "| B,H,L,D | attention | forward + backward | to plain SDPA | peak memory | error |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for row in csv.DictReader(path.open()):
+    for row in csv.DictReader(path.read_text().splitlines()):
         error = "" if row["error"] == "nan" else f"{float(row['error']):.0e}"
         lines.append(
             f"| {row['shape']} | {row['implementation']} "

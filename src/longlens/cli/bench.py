@@ -235,7 +235,7 @@ def main(argv: Sequence[str]) -> int:
 
     if not argv:
         argv = ["--help"]
-    code: int = auto_cli({"ops": ops}, args=list(argv))
+    code: int = auto_cli({"ops": ops}, args=list(argv), prog="longlens bench")
     return code
 
 
