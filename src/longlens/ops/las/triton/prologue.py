@@ -1,0 +1,203 @@
+"""One pass over Q, K and V before SDPA: rotate and scale the rows of Q and K, pool V; and its adjoint.
+
+A program handles one block of rows of one head. Heads are numbered through q, k and v, so that for
+the packed output of a projection neighbouring programs read neighbouring memory. Arithmetic is in
+float32 and rounds once.
+"""
+
+# Kernels have no annotations to check: mypy: ignore-errors
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _load(base, i, stride, present, d, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows i of a head as float32 (BLOCK, WIDTH), zero where absent."""
+    ok = present[:, None]
+    if D < WIDTH:
+        ok = ok & (d < D)[None, :]
+    return tl.load(base + i[:, None] * stride + d[None, :], mask=ok, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(base, x, i, stride, present, d, OUT: tl.constexpr, WIDTH: tl.constexpr):
+    ok = present[:, None]
+    if OUT < WIDTH:
+        ok = ok & (d < OUT)[None, :]
+    tl.store(base + i[:, None] * stride + d[None, :], x.to(base.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def _rotate(x, partner, cos, sin, angle_base, i, present, d, D: tl.constexpr, INVERSE: tl.constexpr):
+    """Pairs (x_d, x_{d+D/2}) turned by the angle of row i; `partner` holds the other one of each."""
+    half: tl.constexpr = D // 2
+    at = angle_base + i[:, None] * half + (d % half)[None, :]
+    ok = present[:, None] & (d < D)[None, :]
+    c = tl.load(cos + at, mask=ok, other=0.0)
+    s = tl.load(sin + at, mask=ok, other=0.0)
+    first = (d < half)[None, :]
+    if INVERSE:
+        return x * c + tl.where(first, partner, -partner) * s
+    return x * c + tl.where(first, -partner, partner) * s
+
+
+@triton.jit
+def _factors(alpha, head, distance, scale, HAS_ALPHA: tl.constexpr):
+    """exp(-α·distance)·scale for each row."""
+    if HAS_ALPHA:
+        return tl.exp(-tl.load(alpha + head).to(tl.float32) * distance) * scale
+    return distance * 0.0 + scale
+
+
+@triton.jit
+def _partner(d, D: tl.constexpr):
+    """The index of the other element of each rotated pair."""
+    half: tl.constexpr = D // 2
+    return tl.where(d < half, d + half, tl.where(d < D, d - half, d))
+
+
+@triton.jit
+def _scaled(
+    source, target, alpha, head, cos, sin, angle_base, i, source_stride, target_stride, rows,
+    distance, scale, d, D: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr,
+    HAS_ALPHA: tl.constexpr, ROTARY: tl.constexpr,
+):  # fmt: skip
+    present = i < rows
+    x = _load(source, i, source_stride, present, d, D, WIDTH)
+    if ROTARY:
+        y = _load(source, i, source_stride, present, _partner(d, D), D, WIDTH)
+        x = _rotate(x, y, cos, sin, angle_base, i, present, d, D, False)
+    x *= _factors(alpha, head, distance, scale, HAS_ALPHA)[:, None]
+    _store(target, x, i, target_stride, present, d, OUT, WIDTH)
+
+
+@triton.jit
+def prologue_forward(
+    q, k, v, q_out, k_out, v_out, alpha, mask, share, cos, sin,
+    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
+    qo_b, qo_h, qo_l, ko_b, ko_h, ko_l, vo_b, vo_h, vo_l,
+    mask_b, share_b, angle_b, rows, keys, centre, scale,
+    Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, GROUP: tl.constexpr, RATES: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr,
+    BEFORE: tl.constexpr, AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr,
+    HAS_MASK: tl.constexpr, RENORMALIZE: tl.constexpr, ROTARY: tl.constexpr,
+):  # fmt: skip
+    """Scale, rotate and pool. K_HEADS counts the heads that are written, GROUP per head read."""
+    head, b = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    i = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    d = tl.arange(0, WIDTH)
+    distance = i.to(tl.float32) - centre
+    if head < Q_HEADS:
+        _scaled(
+            q + b * q_b + head * q_h, q_out + b * qo_b + head * qo_h, alpha, head, cos, sin,
+            b * angle_b, i, q_l, qo_l, rows, distance, scale, d, D, OUT, WIDTH, HAS_ALPHA, ROTARY,
+        )  # fmt: skip
+    elif head < Q_HEADS + K_HEADS:
+        own = head - Q_HEADS
+        _scaled(
+            k + b * k_b + (own // GROUP) * k_h, k_out + b * ko_b + own * ko_h, alpha, own * RATES,
+            cos, sin, b * angle_b, i, k_l, ko_l, rows, -distance, scale, d, D, OUT, WIDTH,
+            HAS_ALPHA, ROTARY,
+        )  # fmt: skip
+    else:
+        own = head - Q_HEADS - K_HEADS
+        source = v + b * v_b + (own // GROUP) * v_h
+        total = tl.zeros((BLOCK, WIDTH), tl.float32)
+        for t in range(-AFTER, BEFORE + 1):
+            j = i - t
+            present = (j >= 0) & (j < keys) & (i < rows)
+            if HAS_MASK:
+                present = present & (tl.load(mask + b * mask_b + j, mask=present, other=0) != 0)
+            total += _load(source, j, v_l, present, d, DV, WIDTH)
+        if RENORMALIZE:
+            total *= tl.load(share + b * share_b + i, mask=i < rows, other=0.0)[:, None]
+        else:
+            total *= 1.0 / (BEFORE + AFTER + 1)
+        _store(v_out + b * vo_b + own * vo_h, total, i, vo_l, i < rows, d, OUT, WIDTH)
+
+
+@triton.jit
+def _unscaled(
+    gradient, source, alpha, head, cos, sin, angle_base, i, gradient_stride, source_stride, rows,
+    distance, scale, d, D: tl.constexpr, WIDTH: tl.constexpr, HAS_ALPHA: tl.constexpr,
+    ROTARY: tl.constexpr, ALPHA_GRADIENT: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a row before scaling and rotation, and each row's share of α's gradient."""
+    present = i < rows
+    factor = _factors(alpha, head, distance, scale, HAS_ALPHA)[:, None]
+    g = _load(gradient, i, gradient_stride, present, d, D, WIDTH) * factor
+    rate_gradient = tl.zeros_like(distance)
+    if ALPHA_GRADIENT:
+        x = _load(source, i, source_stride, present, d, D, WIDTH)
+        if ROTARY:
+            y = _load(source, i, source_stride, present, _partner(d, D), D, WIDTH)
+            x = _rotate(x, y, cos, sin, angle_base, i, present, d, D, False)
+        rate_gradient = -distance * tl.sum(x * g, 1)
+    if ROTARY:
+        other = _load(gradient, i, gradient_stride, present, _partner(d, D), D, WIDTH) * factor
+        g = _rotate(g, other, cos, sin, angle_base, i, present, d, D, True)
+    return g, rate_gradient
+
+
+@triton.jit
+def prologue_backward(
+    q, k, dq_out, dk_out, dv_out, dq, dk, dv, rate_gradients, alpha, mask, share, cos, sin,
+    q_b, q_h, q_l, k_b, k_h, k_l,
+    qo_b, qo_h, qo_l, ko_b, ko_h, ko_l, vo_b, vo_h, vo_l,
+    dq_b, dq_h, dq_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l,
+    mask_b, share_b, angle_b, rows, keys, centre, scale,
+    Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, GROUP: tl.constexpr, RATES: tl.constexpr,
+    D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, BEFORE: tl.constexpr,
+    AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr,
+    RENORMALIZE: tl.constexpr, ROTARY: tl.constexpr, ALPHA_GRADIENT: tl.constexpr,
+):  # fmt: skip
+    """Gradients of q, k and v from those of the outputs. K_HEADS counts the heads of k itself."""
+    head, block, b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    i = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    d = tl.arange(0, WIDTH)
+    distance = i.to(tl.float32) - centre
+    partial = rate_gradients + (b * tl.num_programs(1) + block) * (Q_HEADS + K_HEADS * GROUP)
+    if head < Q_HEADS:
+        g, rate_gradient = _unscaled(
+            dq_out + b * qo_b + head * qo_h, q + b * q_b + head * q_h, alpha, head, cos, sin,
+            b * angle_b, i, qo_l, q_l, rows, distance, scale, d, D, WIDTH, HAS_ALPHA, ROTARY,
+            ALPHA_GRADIENT,
+        )  # fmt: skip
+        _store(dq + b * dq_b + head * dq_h, g, i, dq_l, i < rows, d, D, WIDTH)
+        if ALPHA_GRADIENT:
+            tl.store(partial + head, tl.sum(rate_gradient, 0))
+    elif head < Q_HEADS + K_HEADS:
+        own = head - Q_HEADS
+        total = tl.zeros((BLOCK, WIDTH), tl.float32)
+        for member in range(GROUP):
+            out = own * GROUP + member
+            g, rate_gradient = _unscaled(
+                dk_out + b * ko_b + out * ko_h, k + b * k_b + own * k_h, alpha, out * RATES, cos,
+                sin, b * angle_b, i, ko_l, k_l, rows, -distance, scale, d, D, WIDTH, HAS_ALPHA,
+                ROTARY, ALPHA_GRADIENT,
+            )  # fmt: skip
+            total += g
+            if ALPHA_GRADIENT:
+                tl.store(partial + Q_HEADS + out, tl.sum(rate_gradient, 0))
+        _store(dk + b * dk_b + own * dk_h, total, i, dk_l, i < keys, d, D, WIDTH)
+    else:
+        own = head - Q_HEADS - K_HEADS
+        total = tl.zeros((BLOCK, WIDTH), tl.float32)
+        for member in range(GROUP):
+            source = dv_out + b * vo_b + (own * GROUP + member) * vo_h
+            for t in range(-AFTER, BEFORE + 1):
+                j = i + t  # the windows that hold value i
+                present = (j >= 0) & (j < rows)
+                g = _load(source, j, vo_l, present, d, DV, WIDTH)
+                if RENORMALIZE:
+                    g *= tl.load(share + b * share_b + j, mask=present, other=0.0)[:, None]
+                total += g
+        if not RENORMALIZE:
+            total *= 1.0 / (BEFORE + AFTER + 1)
+        if HAS_MASK:
+            real = tl.load(mask + b * mask_b + i, mask=i < keys, other=0) != 0
+            total = tl.where(real[:, None], total, 0.0)
+        _store(dv + b * dv_b + own * dv_h, total, i, dv_l, i < keys, d, DV, WIDTH)

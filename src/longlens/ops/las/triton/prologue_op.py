@@ -1,0 +1,206 @@
+"""The prologue as a PyTorch operator: (q, k, v) or a packed projection -> scaled, rotated, pooled.
+
+The operator takes its inputs as a list: [q, k, v], each (B, heads, length, width); or one tensor
+(B, all heads, length, width) that holds the three one after the other, so that its gradient is
+written in one piece; or [v] alone where nothing is to scale or rotate.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+WIDEST_WINDOW = 64  # beyond it, doubling in torch reads less than one load per window position
+
+
+class Plan(NamedTuple):
+    """The numbers that describe one prologue; operators take flat lists, so it travels as ints."""
+
+    q_heads: int  # 0: pool only
+    k_heads: int
+    v_heads: int
+    copies: int  # heads written for each head of k and v
+    before: int
+    after: int
+    rows: int  # rows written, the first ones
+    width: int  # columns written; zeros beyond the input's
+
+
+def _split(tensors: list[Tensor], plan: Plan) -> list[Tensor]:
+    """[q, k, v] or [v] as (B, heads, length, width), without copies."""
+    if len(tensors) == 1 and plan.q_heads:
+        return list(tensors[0].split([plan.q_heads, plan.k_heads, plan.v_heads], dim=1))
+    return tensors
+
+
+def dense_rows(x: Tensor) -> Tensor:
+    """Kernels read whole rows: the last dimension must be contiguous."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _empty(like: Tensor, shape: list[int]) -> Tensor:
+    """A tensor (B, heads, length, width) whose memory has the order (B, length, heads, width)
+    where `like` has it, so that what comes out of attention needs no copy either."""
+    B, heads, length, width = shape
+    if like.stride(1) < like.stride(2):
+        return like.new_empty(B, length, heads, width).transpose(1, 2)
+    return like.new_empty(B, heads, length, width)
+
+
+def strides(**tensors: Tensor) -> dict[str, int]:
+    """Strides of batch, heads and length as kernel arguments: q=… gives q_b, q_h, q_l."""
+    return {
+        f"{name}_{axis}": t.stride(dim)
+        for name, t in tensors.items()
+        for dim, axis in enumerate("bhl")
+    }
+
+
+def _outputs(tensors: list[Tensor], plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
+    *qk, v = _split(tensors, plan)
+    heads = [plan.q_heads, plan.k_heads * plan.copies, plan.v_heads * plan.copies]
+    shapes = [[v.shape[0], h, plan.rows, plan.width] for h in heads]
+    q, k = qk or [v, v]
+    return _empty(q, shapes[0]), _empty(k, shapes[1]), _empty(v, shapes[2])
+
+
+def _settings(
+    plan: Plan, D: int, DV: int, alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What both kernels take by name."""
+    import triton
+
+    width = triton.next_power_of_2(max(plan.width, D, DV))
+    shared = alpha is not None and plan.k_heads * plan.copies < plan.q_heads
+
+    def batch_stride(t: Tensor | None) -> int:
+        return 0 if t is None or t.shape[0] == 1 else t.stride(0)
+
+    return dict(
+        alpha=alpha, mask=mask, share=share, cos=cos, sin=sin,
+        mask_b=batch_stride(mask), share_b=batch_stride(share), angle_b=batch_stride(None if cos is None or cos.ndim == 2 else cos),
+        rows=plan.rows, centre=0.5 * (plan.rows - 1),
+        Q_HEADS=plan.q_heads, GROUP=plan.copies,
+        RATES=plan.q_heads // plan.k_heads if shared else 1,
+        D=D, DV=DV, WIDTH=width, BEFORE=plan.before, AFTER=plan.after, BLOCK=max(16, 4096 // width),
+        HAS_ALPHA=alpha is not None, HAS_MASK=mask is not None, RENORMALIZE=share is not None,
+        ROTARY=cos is not None,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("longlens::las_prologue", mutates_args=())
+def las_prologue(
+    tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None, plan: list[int], scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Write the inputs of SDPA; `scale` multiplies q and k, `share` (B or 1, S) is 1/count."""
+    import triton
+
+    from longlens.ops.las.triton.prologue import prologue_forward
+
+    p = Plan(*plan)
+    outs = _outputs(tensors, p)
+    views = [dense_rows(t) for t in _split(tensors, p)]
+    q, k, v = views if len(views) == 3 else views * 3
+    settings = _settings(p, q.shape[3], v.shape[3], alpha, mask, share, cos, sin)
+    heads = p.q_heads + (p.k_heads + p.v_heads) * p.copies
+    grid = (heads, triton.cdiv(p.rows, settings["BLOCK"]), v.shape[0])
+    if v.shape[0] and p.rows:
+        with torch.cuda.device_of(v):
+            prologue_forward[grid](
+                q, k, v, *outs, **settings, keys=v.shape[2], scale=scale, OUT=p.width,
+                K_HEADS=p.k_heads * p.copies,
+                **strides(q=q, k=k, v=v, qo=outs[0], ko=outs[1], vo=outs[2]),
+            )  # fmt: skip
+    return outs
+
+
+@las_prologue.register_fake
+def _(
+    tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None, plan: list[int], scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _outputs(tensors, Plan(*plan))
+
+
+def _describe(t: Tensor) -> list[int]:
+    """What a gradient must look like: shape, and whether memory holds heads inside positions."""
+    return [*t.shape, int(t.stride(1) < t.stride(2))]
+
+
+def _gradients(like: Tensor, layout: list[int]) -> list[Tensor]:
+    grads = []
+    for start in range(0, len(layout), 5):
+        B, heads, length, width, inside = layout[start : start + 5]
+        if inside:
+            grads.append(like.new_empty(B, length, heads, width).transpose(1, 2))
+        else:
+            grads.append(like.new_empty(B, heads, length, width))
+    return grads
+
+
+@torch.library.custom_op("longlens::las_prologue_backward", mutates_args=())
+def las_prologue_backward(
+    dq_out: Tensor, dk_out: Tensor, dv_out: Tensor, sources: list[Tensor], layout: list[int],
+    alpha: Tensor | None, mask: Tensor | None, share: Tensor | None, cos: Tensor | None,
+    sin: Tensor | None, plan: list[int], scale: float,
+) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    """Gradients of the inputs, and of α where `sources` holds the inputs (else of length 0)."""
+    import triton
+
+    from longlens.ops.las.triton.prologue import prologue_backward
+
+    p = Plan(*plan)
+    grads = _gradients(dv_out, layout)
+    views = _split(grads, p)
+    dq, dk, dv = views if len(views) == 3 else views * 3
+    q, k = [dense_rows(t) for t in _split(sources, p)][:2] if sources else (dq, dk)
+    outs = [dense_rows(g) for g in (dq_out, dk_out, dv_out)]
+    settings = _settings(p, dq.shape[3], dv.shape[3], alpha, mask, share, cos, sin)
+    B, keys = dv.shape[0], dv.shape[2]
+    blocks = triton.cdiv(keys, settings["BLOCK"])
+    columns = p.q_heads + p.k_heads * p.copies if sources else 0
+    rates = dv_out.new_zeros(B, blocks, columns, dtype=torch.float32)
+    if B and keys:
+        with torch.cuda.device_of(dv):
+            prologue_backward[(p.q_heads + p.k_heads + p.v_heads, blocks, B)](
+                q, k, *outs, dq, dk, dv, rates, **settings, keys=keys, scale=scale,
+                K_HEADS=p.k_heads, ALPHA_GRADIENT=bool(sources),
+                **strides(q=q, k=k, qo=outs[0], ko=outs[1], vo=outs[2], dq=dq, dk=dk, dv=dv),
+            )  # fmt: skip
+    total = rates.sum((0, 1))  # partial sums in a fixed order: the same result every time
+    return grads, total[: p.q_heads] + total[p.q_heads :] if sources else total
+
+
+@las_prologue_backward.register_fake
+def _(
+    dq_out: Tensor, dk_out: Tensor, dv_out: Tensor, sources: list[Tensor], layout: list[int],
+    alpha: Tensor | None, mask: Tensor | None, share: Tensor | None, cos: Tensor | None,
+    sin: Tensor | None, plan: list[int], scale: float,
+) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    heads = plan[0] if sources else 0
+    return _gradients(dv_out, layout), dv_out.new_empty(heads, dtype=torch.float32)
+
+
+def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+    tensors, alpha, mask, share, cos, sin, plan, scale = inputs
+    ctx.plan, ctx.scale = plan, scale
+    ctx.layout = [n for t in tensors for n in _describe(t)]
+    # Only α's gradient reads the inputs again; without it nothing but shapes is kept.
+    kept = tensors if alpha is not None and alpha.requires_grad else []
+    ctx.kept = len(kept)
+    ctx.save_for_backward(*kept, alpha, mask, share, cos, sin)
+
+
+def _backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Any, ...]:
+    sources, rest = list(ctx.saved_tensors[: ctx.kept]), ctx.saved_tensors[ctx.kept :]
+    grads, rates = las_prologue_backward(
+        dq, dk, dv, sources, ctx.layout, *rest, ctx.plan, ctx.scale
+    )
+    return grads, rates.to(rest[0].dtype) if sources else None, None, None, None, None, None, None
+
+
+las_prologue.register_autograd(_backward, setup_context=_setup)
