@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from longlens.layers.base import Aspects
-from longlens.ops.las import decay_rates, las_attention
+from longlens.ops.las import decay_rates, las_attention, las_attention_packed
 from longlens.ops.las.checks import check_reading
 from longlens.ops.las.decode import LaSCache
 from longlens.ops.rotary import rotary_angles, rotate
@@ -95,21 +95,29 @@ class SoftmaxAttention(nn.Module):
         """The decay rate of each head and a static bound on them; (None, None): no decay."""
         return None, None
 
+    def _packed(self, x: Tensor) -> Tensor:
+        """(B, L, dim) -> all heads (B, Hq + 2·Hkv, L, D): queries, keys, values; a view."""
+        heads: Tensor = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return heads
+
+    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not self.rotary:
+            return None
+        return rotary_angles(positions, self.head_dim, self.rotary_base)
+
     def _project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, L, dim) -> query (B, Hq, L, D), key and value (B, Hkv, L, D), rotated."""
-        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        if self.rotary:
-            angles = rotary_angles(positions, self.head_dim, self.rotary_base)
+        sizes = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
+        q, k, v = self._packed(x).split(sizes, dim=1)
+        angles = self._angles(positions)
+        if angles is not None:
             q, k = rotate(q, *angles), rotate(k, *angles)
         return q, k, v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def _reading(self, mask: Tensor | None) -> dict[str, Any]:
+        """The options of `las_attention`."""
         alpha, alpha_max = self.rates()
-        y = las_attention(
-            q,
-            k,
-            v,
+        return dict(
             alpha=alpha,
             alpha_max=alpha_max,
             window=self.window,
@@ -118,10 +126,8 @@ class SoftmaxAttention(nn.Module):
             is_causal=self.causal,
             key_mask=mask,
             chunk=self.chunk,
-            enable_gqa=True,
             impl=self.impl,
         )
-        return self._output(y)
 
     def _output(self, y: Tensor) -> Tensor:
         out: Tensor = self.out(y.transpose(1, 2).flatten(2))
@@ -135,7 +141,14 @@ class SoftmaxAttention(nn.Module):
         """Mix along the sequence: x (B, L, dim), mask (B, L) bool with True for a real token."""
         self._check_input(x)
         positions = torch.arange(x.shape[1], device=x.device)
-        return self._attend(*self._project(x, positions), mask)
+        y = las_attention_packed(
+            self._packed(x),
+            self.num_heads,
+            self.num_kv_heads,
+            angles=self._angles(positions),
+            **self._reading(mask),
+        )
+        return self._output(y)
 
     def prefill(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, LaSCache]:
         """`forward`, and the cache from which `step` goes on.
@@ -153,7 +166,8 @@ class SoftmaxAttention(nn.Module):
             x, mask = x.gather(1, there[..., None].expand_as(x)), mask.gather(1, there)
         positions = torch.arange(x.shape[1], device=x.device)
         q, k, v = self._project(x, positions)
-        y, cache = self._attend(q, k, v, mask), self._cache(k, v, mask)
+        y = self._output(las_attention(q, k, v, enable_gqa=True, **self._reading(mask)))
+        cache = self._cache(k, v, mask)
         return (y if mask is None else y.gather(1, back[..., None].expand_as(y))), cache
 
     def _cache(self, k: Tensor, v: Tensor, mask: Tensor | None) -> LaSCache:

@@ -21,11 +21,13 @@ from torch.utils.checkpoint import checkpoint
 
 from longlens.ops.las.decay import FOLD_RANGE
 from longlens.ops.las.flash import merged_attention
+from longlens.ops.las.fused import folded_inputs, split_heads
 from longlens.ops.las.parts import Parts, fold_square
 from longlens.ops.las.reference import reference
 from longlens.ops.las.smoothing import pool_values
 
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
+FUSED_ROUTES = ("plain", "folded")  # those with one call, whose inputs Triton can prepare
 ROW_BLOCK = 128  # rows that the `rows` route holds at a time
 
 
@@ -60,7 +62,7 @@ def choose_route(
     if banded:
         return "merged", f"masked smoothing: complete windows and a band of {window // 2}, merged"
     if has_mask:
-        return "merged", "a key mask under a causal mask needs the operators below SDPA"
+        return "merged", "a key mask under a causal mask: the operators below SDPA, merged"
     if offset != 0 or keys < queries:
         return "merged", "queries and keys are not one square: prefix and square, merged"
     if not has_alpha:
@@ -74,11 +76,12 @@ def choose_route(
 
 
 def sdpa_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    tensors: list[Tensor],
+    heads: tuple[int, int],
     *,
     route: str,
+    fused: bool,
+    angles: tuple[Tensor, Tensor] | None,
     alpha: Tensor | None,
     alpha_max: float | None,
     equal_in_group: bool,
@@ -93,8 +96,20 @@ def sdpa_attention(
 ) -> Tensor:
     """LaS attention by one of the routes; shapes as in `las_attention`.
 
-    Only ``rows`` takes a chunk: elsewhere the caller has cut the sequence into blocks.
+    `tensors` are query, key and value, of equal lengths if `fused`: then Triton prepares them for
+    the routes ``folded`` and ``plain``, and they may be packed into one and not yet rotated by
+    `angles`. Only ``rows`` takes a chunk: elsewhere the caller has cut the sequence into blocks.
     """
+    pooling: dict[str, Any] = dict(window=window, smoothing=smoothing, edge=edge, key_mask=key_mask)
+    if fused and route in FUSED_ROUTES:
+        width = split_heads(tensors, heads)[2].shape[3]
+        q, k, v, scale = folded_inputs(
+            tensors, heads, alpha=alpha, alpha_max=alpha_max, equal_in_group=equal_in_group,
+            scale=scale, angles=angles, **pooling,
+        )  # fmt: skip
+        return _plain(q, k, v, is_causal=is_causal, key_mask=key_mask, scale=scale)[..., :width]
+    assert angles is None
+    query, key, value = tensors
     reading: dict[str, Any] = dict(
         alpha=alpha, window=window, smoothing=smoothing, edge=edge, is_causal=is_causal
     )
@@ -102,7 +117,7 @@ def sdpa_attention(
         where = dict(key_mask=key_mask, chunk=chunk, scale=scale)
         return _rows(query, key, value, query_offset, **reading, **where)
     assert chunk is None and isinstance(query_offset, int)
-    pooled = pool_values(value, window, smoothing, edge, key_mask)
+    pooled = pool_values(value, **pooling)
     if is_causal:  # leave out what no query can see, now that pooling has taken its part
         seen = max(0, query_offset + query.shape[2])
         key, pooled, value = key[:, :, :seen], pooled[:, :, :seen], value[:, :, :seen]

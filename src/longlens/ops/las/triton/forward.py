@@ -6,13 +6,16 @@ vector, both at most 1, so the rows scale Q once and a tile costs BN exponential
 around the diagonal take the exponential of each distance. Scores are in units of log 2.
 """
 
-# Kernels have no annotations to check: mypy: ignore-errors
+# Kernels have no annotations to check.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+# Not worth a compilation of its own for each length that is divisible by 16 or equal to 1.
+LENGTHS = ["L", "S", "offset", "lag", "lse_b", "lse_h", "mask_b"]
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 # How the keys of a tile lie to its queries
@@ -132,7 +135,7 @@ def scaled_rows(q, distance, rate, HAS_ALPHA: tl.constexpr):
     return q
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def forward_kernel(
     q, k, v, out, lse, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, lse_b, lse_h, mask_b,

@@ -1,16 +1,20 @@
-"""One pass over Q, K and V before SDPA: rotate and scale the rows of Q and K, pool V; and its adjoint.
+"""One pass before attention: rotate and scale the rows of Q and K, pool V; and its adjoint.
 
 A program handles one block of rows of one head. Heads are numbered through q, k and v, so that for
 the packed output of a projection neighbouring programs read neighbouring memory. Arithmetic is in
 float32 and rounds once.
 """
 
-# Kernels have no annotations to check: mypy: ignore-errors
+# Kernels have no annotations to check.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+# Not worth a compilation of its own for each length that is divisible by 16 or equal to 1.
+LENGTHS = ["rows", "keys", "mask_b", "share_b", "angle_b"]
 
 
 @triton.jit
@@ -31,8 +35,10 @@ def _store(base, x, i, stride, present, d, OUT: tl.constexpr, WIDTH: tl.constexp
 
 
 @triton.jit
-def _rotate(x, partner, cos, sin, angle_base, i, present, d, D: tl.constexpr, INVERSE: tl.constexpr):
-    """Pairs (x_d, x_{d+D/2}) turned by the angle of row i; `partner` holds the other one of each."""
+def _rotate(
+    x, partner, cos, sin, angle_base, i, present, d, D: tl.constexpr, INVERSE: tl.constexpr
+):
+    """Turn the pairs (x_d, x_{d+D/2}) by the angles of row i; `partner` holds the other halves."""
     half: tl.constexpr = D // 2
     at = angle_base + i[:, None] * half + (d % half)[None, :]
     ok = present[:, None] & (d < D)[None, :]
@@ -60,6 +66,15 @@ def _partner(d, D: tl.constexpr):
 
 
 @triton.jit
+def _sequence(starts, stops, i, length, VARLEN: tl.constexpr):
+    """First position and end of the sequence that each row belongs to."""
+    if VARLEN:
+        start = tl.load(starts + i, mask=i < length, other=0)
+        return start, tl.load(stops + i, mask=i < length, other=0)
+    return i * 0, i * 0 + length
+
+
+@triton.jit
 def _scaled(
     source, target, alpha, head, cos, sin, angle_base, i, source_stride, target_stride, rows,
     distance, scale, d, D: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr,
@@ -74,9 +89,9 @@ def _scaled(
     _store(target, x, i, target_stride, present, d, OUT, WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def prologue_forward(
-    q, k, v, q_out, k_out, v_out, alpha, mask, share, cos, sin,
+    q, k, v, q_out, k_out, v_out, alpha, mask, share, cos, sin, starts, stops,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
     qo_b, qo_h, qo_l, ko_b, ko_h, ko_l, vo_b, vo_h, vo_l,
     mask_b, share_b, angle_b, rows, keys, centre, scale,
@@ -84,6 +99,7 @@ def prologue_forward(
     D: tl.constexpr, DV: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr,
     BEFORE: tl.constexpr, AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr,
     HAS_MASK: tl.constexpr, RENORMALIZE: tl.constexpr, ROTARY: tl.constexpr,
+    VARLEN: tl.constexpr,
 ):  # fmt: skip
     """Scale, rotate and pool. K_HEADS counts the heads that are written, GROUP per head read."""
     head, b = tl.program_id(0), tl.program_id(2).to(tl.int64)
@@ -106,9 +122,10 @@ def prologue_forward(
         own = head - Q_HEADS - K_HEADS
         source = v + b * v_b + (own // GROUP) * v_h
         total = tl.zeros((BLOCK, WIDTH), tl.float32)
+        start, stop = _sequence(starts, stops, i, keys, VARLEN)
         for t in range(-AFTER, BEFORE + 1):
             j = i - t
-            present = (j >= 0) & (j < keys) & (i < rows)
+            present = (j >= start) & (j < stop) & (i < rows)
             if HAS_MASK:
                 present = present & (tl.load(mask + b * mask_b + j, mask=present, other=0) != 0)
             total += _load(source, j, v_l, present, d, DV, WIDTH)
@@ -142,9 +159,10 @@ def _unscaled(
     return g, rate_gradient
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def prologue_backward(
     q, k, dq_out, dk_out, dv_out, dq, dk, dv, rate_gradients, alpha, mask, share, cos, sin,
+    starts, stops,
     q_b, q_h, q_l, k_b, k_h, k_l,
     qo_b, qo_h, qo_l, ko_b, ko_h, ko_l, vo_b, vo_h, vo_l,
     dq_b, dq_h, dq_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l,
@@ -153,6 +171,7 @@ def prologue_backward(
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr,
     RENORMALIZE: tl.constexpr, ROTARY: tl.constexpr, ALPHA_GRADIENT: tl.constexpr,
+    VARLEN: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, k and v from those of the outputs. K_HEADS counts the heads of k itself."""
     head, block, b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -186,11 +205,12 @@ def prologue_backward(
     else:
         own = head - Q_HEADS - K_HEADS
         total = tl.zeros((BLOCK, WIDTH), tl.float32)
+        start, stop = _sequence(starts, stops, i, rows, VARLEN)
         for member in range(GROUP):
             source = dv_out + b * vo_b + (own * GROUP + member) * vo_h
             for t in range(-AFTER, BEFORE + 1):
                 j = i + t  # the windows that hold value i
-                present = (j >= 0) & (j < rows)
+                present = (j >= start) & (j < stop)
                 g = _load(source, j, vo_l, present, d, DV, WIDTH)
                 if RENORMALIZE:
                     g *= tl.load(share + b * share_b + j, mask=present, other=0.0)[:, None]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 WIDEST_WINDOW = 64  # beyond it, doubling in torch reads less than one load per window position
 
@@ -41,8 +42,10 @@ def dense_rows(x: Tensor) -> Tensor:
 
 
 def _empty(like: Tensor, shape: list[int]) -> Tensor:
-    """A tensor (B, heads, length, width) whose memory has the order (B, length, heads, width)
-    where `like` has it, so that what comes out of attention needs no copy either."""
+    """A tensor (B, heads, length, width), its heads inside positions in memory if `like` is so.
+
+    Attention keeps the order of its query, and a layer then joins the heads without a copy.
+    """
     B, heads, length, width = shape
     if like.stride(1) < like.stride(2):
         return like.new_empty(B, length, heads, width).transpose(1, 2)
@@ -68,7 +71,7 @@ def _outputs(tensors: list[Tensor], plan: Plan) -> tuple[Tensor, Tensor, Tensor]
 
 def _settings(
     plan: Plan, D: int, DV: int, alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
-    cos: Tensor | None, sin: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None, starts: Tensor | None, stops: Tensor | None,
 ) -> dict[str, Any]:  # fmt: skip
     """What both kernels take by name."""
     import triton
@@ -80,21 +83,22 @@ def _settings(
         return 0 if t is None or t.shape[0] == 1 else t.stride(0)
 
     return dict(
-        alpha=alpha, mask=mask, share=share, cos=cos, sin=sin,
-        mask_b=batch_stride(mask), share_b=batch_stride(share), angle_b=batch_stride(None if cos is None or cos.ndim == 2 else cos),
+        alpha=alpha, mask=mask, share=share, cos=cos, sin=sin, starts=starts, stops=stops,
+        mask_b=batch_stride(mask), share_b=batch_stride(share),
+        angle_b=0 if cos is None or cos.ndim == 2 else batch_stride(cos),
         rows=plan.rows, centre=0.5 * (plan.rows - 1),
         Q_HEADS=plan.q_heads, GROUP=plan.copies,
         RATES=plan.q_heads // plan.k_heads if shared else 1,
         D=D, DV=DV, WIDTH=width, BEFORE=plan.before, AFTER=plan.after, BLOCK=max(16, 4096 // width),
         HAS_ALPHA=alpha is not None, HAS_MASK=mask is not None, RENORMALIZE=share is not None,
-        ROTARY=cos is not None,
+        ROTARY=cos is not None, VARLEN=starts is not None,
     )  # fmt: skip
 
 
-@torch.library.custom_op("longlens::las_prologue", mutates_args=())
-def las_prologue(
+def _forward(
     tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
-    cos: Tensor | None, sin: Tensor | None, plan: list[int], scale: float,
+    cos: Tensor | None, sin: Tensor | None, starts: Tensor | None, stops: Tensor | None,
+    plan: list[int], scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Write the inputs of SDPA; `scale` multiplies q and k, `share` (B or 1, S) is 1/count."""
     import triton
@@ -105,7 +109,7 @@ def las_prologue(
     outs = _outputs(tensors, p)
     views = [dense_rows(t) for t in _split(tensors, p)]
     q, k, v = views if len(views) == 3 else views * 3
-    settings = _settings(p, q.shape[3], v.shape[3], alpha, mask, share, cos, sin)
+    settings = _settings(p, q.shape[3], v.shape[3], alpha, mask, share, cos, sin, starts, stops)
     heads = p.q_heads + (p.k_heads + p.v_heads) * p.copies
     grid = (heads, triton.cdiv(p.rows, settings["BLOCK"]), v.shape[0])
     if v.shape[0] and p.rows:
@@ -118,17 +122,9 @@ def las_prologue(
     return outs
 
 
-@las_prologue.register_fake
-def _(
-    tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
-    cos: Tensor | None, sin: Tensor | None, plan: list[int], scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _outputs(tensors, Plan(*plan))
-
-
-def _describe(t: Tensor) -> list[int]:
-    """What a gradient must look like: shape, and whether memory holds heads inside positions."""
-    return [*t.shape, int(t.stride(1) < t.stride(2))]
+def _describe(tensors: list[Tensor]) -> list[int]:
+    """What gradients must look like: shapes, and whether memory holds heads inside positions."""
+    return [n for t in tensors for n in (*t.shape, int(t.stride(1) < t.stride(2)))]
 
 
 def _gradients(like: Tensor, layout: list[int]) -> list[Tensor]:
@@ -142,11 +138,10 @@ def _gradients(like: Tensor, layout: list[int]) -> list[Tensor]:
     return grads
 
 
-@torch.library.custom_op("longlens::las_prologue_backward", mutates_args=())
-def las_prologue_backward(
+def _backward(
     dq_out: Tensor, dk_out: Tensor, dv_out: Tensor, sources: list[Tensor], layout: list[int],
     alpha: Tensor | None, mask: Tensor | None, share: Tensor | None, cos: Tensor | None,
-    sin: Tensor | None, plan: list[int], scale: float,
+    sin: Tensor | None, starts: Tensor | None, stops: Tensor | None, plan: list[int], scale: float,
 ) -> tuple[list[Tensor], Tensor]:  # fmt: skip
     """Gradients of the inputs, and of α where `sources` holds the inputs (else of length 0)."""
     import triton
@@ -159,7 +154,7 @@ def las_prologue_backward(
     dq, dk, dv = views if len(views) == 3 else views * 3
     q, k = [dense_rows(t) for t in _split(sources, p)][:2] if sources else (dq, dk)
     outs = [dense_rows(g) for g in (dq_out, dk_out, dv_out)]
-    settings = _settings(p, dq.shape[3], dv.shape[3], alpha, mask, share, cos, sin)
+    settings = _settings(p, dq.shape[3], dv.shape[3], alpha, mask, share, cos, sin, starts, stops)
     B, keys = dv.shape[0], dv.shape[2]
     blocks = triton.cdiv(keys, settings["BLOCK"])
     columns = p.q_heads + p.k_heads * p.copies if sources else 0
@@ -175,32 +170,114 @@ def las_prologue_backward(
     return grads, total[: p.q_heads] + total[p.q_heads :] if sources else total
 
 
+@torch.library.custom_op("longlens::las_prologue", mutates_args=())
+def las_prologue(
+    tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None, starts: Tensor | None, stops: Tensor | None,
+    plan: list[int], scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The forward pass as compilers see it."""
+    return _forward(tensors, alpha, mask, share, cos, sin, starts, stops, plan, scale)
+
+
+@las_prologue.register_fake
+def _(
+    tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None, starts: Tensor | None, stops: Tensor | None,
+    plan: list[int], scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _outputs(tensors, Plan(*plan))
+
+
+@torch.library.custom_op("longlens::las_prologue_backward", mutates_args=())
+def las_prologue_backward(
+    dq_out: Tensor, dk_out: Tensor, dv_out: Tensor, sources: list[Tensor], layout: list[int],
+    alpha: Tensor | None, mask: Tensor | None, share: Tensor | None, cos: Tensor | None,
+    sin: Tensor | None, starts: Tensor | None, stops: Tensor | None, plan: list[int], scale: float,
+) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    """The backward pass as compilers see it."""
+    return _backward(
+        dq_out, dk_out, dv_out, sources, layout, alpha, mask, share, cos, sin, starts, stops, plan,
+        scale,
+    )  # fmt: skip
+
+
 @las_prologue_backward.register_fake
 def _(
     dq_out: Tensor, dk_out: Tensor, dv_out: Tensor, sources: list[Tensor], layout: list[int],
     alpha: Tensor | None, mask: Tensor | None, share: Tensor | None, cos: Tensor | None,
-    sin: Tensor | None, plan: list[int], scale: float,
+    sin: Tensor | None, starts: Tensor | None, stops: Tensor | None, plan: list[int], scale: float,
 ) -> tuple[list[Tensor], Tensor]:  # fmt: skip
     heads = plan[0] if sources else 0
     return _gradients(dv_out, layout), dv_out.new_empty(heads, dtype=torch.float32)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    tensors, alpha, mask, share, cos, sin, plan, scale = inputs
-    ctx.plan, ctx.scale = plan, scale
-    ctx.layout = [n for t in tensors for n in _describe(t)]
+    tensors, alpha, *rest, plan, scale = inputs
+    ctx.plan, ctx.scale, ctx.layout = plan, scale, _describe(tensors)
     # Only α's gradient reads the inputs again; without it nothing but shapes is kept.
     kept = tensors if alpha is not None and alpha.requires_grad else []
     ctx.kept = len(kept)
-    ctx.save_for_backward(*kept, alpha, mask, share, cos, sin)
+    ctx.save_for_backward(*kept, alpha, *rest)
 
 
-def _backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Any, ...]:
+def _differentiate(ctx: Any, backward: Any, grads: tuple[Tensor, ...]) -> tuple[Any, Any]:
     sources, rest = list(ctx.saved_tensors[: ctx.kept]), ctx.saved_tensors[ctx.kept :]
-    grads, rates = las_prologue_backward(
-        dq, dk, dv, sources, ctx.layout, *rest, ctx.plan, ctx.scale
-    )
-    return grads, rates.to(rest[0].dtype) if sources else None, None, None, None, None, None, None
+    found, rates = backward(*grads, sources, ctx.layout, *rest, ctx.plan, ctx.scale)
+    return found, rates.to(rest[0].dtype) if sources else None
 
 
-las_prologue.register_autograd(_backward, setup_context=_setup)
+def _op_backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    return *_differentiate(ctx, las_prologue_backward, grads), *[None] * 8
+
+
+las_prologue.register_autograd(_op_backward, setup_context=_setup)
+
+
+class _Eager(torch.autograd.Function):
+    """The same without the operator's bookkeeping, which costs more than the kernels at times."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        settings, tensors = inputs[:9], list(inputs[9:])
+        outs = _forward(tensors, *settings)
+        _setup(ctx, (tensors, *settings), outs)
+        return outs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        found, rates = _differentiate(ctx, _backward, grads)
+        return rates, *[None] * 8, *found
+
+
+def prologue(
+    tensors: list[Tensor],
+    plan: Plan,
+    *,
+    alpha: Tensor | None = None,
+    mask: Tensor | None = None,
+    share: Tensor | None = None,
+    angles: tuple[Tensor, Tensor] | None = None,
+    limits: tuple[Tensor, Tensor] | None = None,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scaled and rotated q and k, pooled v: (B, heads, rows, width) each; empty q, k if v is alone.
+
+    `mask` (B, S) says which values are real, `share` (B or 1, S) holds 1/count of each window where
+    edges are renormalised, `angles` the cosines and sines of rotary positions, `limits`
+    (L,) each the first position and the end of the sequence that each row of a packed batch belongs
+    to, and `scale` multiplies both q and k.
+    """
+    cos, sin = angles or (None, None)
+    starts, stops = limits or (None, None)
+    if torch.compiler.is_compiling():
+        result = las_prologue(
+            tensors, alpha, mask, share, cos, sin, starts, stops, list(plan), scale
+        )
+    else:
+        result = _Eager.apply(  # type: ignore[no-untyped-call]
+            alpha, mask, share, cos, sin, starts, stops, plan, scale, *tensors
+        )
+    q, k, v = result
+    return q, k, v
