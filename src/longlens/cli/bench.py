@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.cli.measure import copy_bandwidth, peak_mebibytes, side_by_side
+from longlens.cli.measure import captured, copy_bandwidth, peak_mebibytes, side_by_side
 from longlens.ops.las import decay_rates, explain, las_attention
 from longlens.ops.las.triton import why_not
 from longlens.training.provenance import provenance
@@ -154,6 +154,12 @@ def _compare(
     floor = 1e3 * 12 * q.numel() * q.element_size() / copy_bandwidth(device)
     ahead = side_by_side({n: forward(f) for n, f in forms.items()}, device, seconds)
     whole = side_by_side({n: both(f) for n, f in differentiable.items()}, device, seconds)
+    replayed: dict[str, float] = {}
+    if device.type == "cuda":
+        graphs = {
+            n: captured(both(f), device) for n, f in differentiable.items() if n != "eager Eq. 4"
+        }
+        replayed = side_by_side(graphs, device, seconds)
     rows = []
     for name, form in forms.items():
         out = form(q, k, v)[:, :, -EXACT_ROWS:].detach().double()
@@ -167,8 +173,13 @@ def _compare(
                 "forward_ms": ahead[name],
                 "forward_backward_ms": whole.get(name, math.nan),
                 "ratio_to_plain": whole.get(name, math.nan) / whole["plain SDPA"],
+                # the same replayed as a CUDA graph: the device's time alone
+                "graph_ms": replayed.get(name, math.nan),
+                "graph_ratio": replayed.get(name, math.nan) / replayed.get("plain SDPA", math.nan),
                 # plain attention, and the traffic of a prologue at the speed of a copy
-                "floor_ms": whole["plain SDPA"] + floor if name == "LaS" else math.nan,
+                "floor_ms": replayed.get("plain SDPA", whole["plain SDPA"]) + floor
+                if name == "LaS"
+                else math.nan,
                 "peak_mib": peak_mebibytes(both(form), device) if name in whole else math.nan,
                 # plain attention computes something else, so it has no error to report
                 "error": math.nan if name == "plain SDPA" else wrong,
@@ -216,13 +227,15 @@ def _flex(alpha: Tensor, options: dict[str, Any]) -> Attention:
 
 def _table(shape: str, rows: list[dict[str, Any]]) -> str:
     head = (
-        f"\n{shape:<18}{'forward':>10}{'fwd+bwd':>12}{'to plain':>10}{'floor':>10}{'peak':>12}"
-        f"{'error':>11}"
+        f"\n{shape:<18}{'forward':>10}{'fwd+bwd':>12}{'to plain':>10}{'as graph':>12}"
+        f"{'to plain':>10}{'floor':>10}{'peak':>12}{'error':>11}"
     )
     lines = [
         f"{row['implementation']:<18}{_number(row['forward_ms'], '.2f', ' ms'):>10}"
         f"{_number(row['forward_backward_ms'], '.2f', ' ms'):>12}"
         f"{_number(row['ratio_to_plain'], '.2f', ' x'):>10}"
+        f"{_number(row['graph_ms'], '.2f', ' ms'):>12}"
+        f"{_number(row['graph_ratio'], '.2f', ' x'):>10}"
         f"{_number(row['floor_ms'], '.2f', ' ms'):>10}"
         f"{_number(row['peak_mib'], '.0f', ' MiB'):>12}{_number(row['error'], '.1e', ''):>11}"
         + (f"  {row['path']}" if row["path"] else "")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from longlens.cli.bench import auto_device, auto_dtype, write_rows
-from longlens.cli.measure import side_by_side
+from longlens.cli.measure import captured, side_by_side
 from longlens.layers.attention import LaSAttention, SoftmaxAttention
 from longlens.training.provenance import provenance
 
@@ -43,6 +43,7 @@ def layer(
     causal: bool = True,
     rotary: bool = False,
     compile: bool = True,
+    graph: bool = True,
     seconds: float = 2.0,
     output: Path | None = None,
 ) -> int:
@@ -57,6 +58,7 @@ def layer(
         causal: whether attention is causal.
         rotary: rotate queries and keys by their positions, in both layers.
         compile: compile both layers with torch.compile.
+        graph: on cuda, replay each as a CUDA graph, so that the host's time plays no part.
         seconds: time to spend on each comparison.
         output: also write the rows to this CSV file, with hardware, versions and commit.
     """
@@ -76,6 +78,9 @@ def layer(
             name: _both(module.to(target, kind), x, grad, compile)
             for name, module in layers.items()
         }
+        replay = graph and target.type == "cuda"
+        if replay:
+            works = {name: captured(work, target) for name, work in works.items()}
         times = side_by_side(works, target, seconds)
         for name, ms in times.items():
             row = {
@@ -83,6 +88,7 @@ def layer(
                 "dtype": str(kind).removeprefix("torch."),
                 "layer": name,
                 "compiled": compile,
+                "graph": replay,
                 "causal": causal,
                 "rotary": rotary,
                 "forward_backward_ms": ms,

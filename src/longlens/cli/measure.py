@@ -68,6 +68,19 @@ def _medians(works: dict[str, Work], device: torch.device, seconds: float) -> di
     return {name: sorted(t)[len(t) // 2] for name, t in times.items()}
 
 
+def captured(work: Work, device: torch.device) -> Work:
+    """The same work as a replayed CUDA graph, in which the host's time plays no part."""
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    return graph.replay
+
+
 def copy_bandwidth(device: torch.device) -> float:
     """Bytes per second that a large copy reads and writes on the device."""
     source = torch.empty(2**28 if device.type == "cuda" else 2**25, device=device)

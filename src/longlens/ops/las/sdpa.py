@@ -107,7 +107,8 @@ def sdpa_attention(
             tensors, heads, alpha=alpha, alpha_max=alpha_max, equal_in_group=equal_in_group,
             scale=scale, angles=angles, **pooling,
         )  # fmt: skip
-        return _plain(q, k, v, is_causal=is_causal, key_mask=key_mask, scale=scale)[..., :width]
+        out = _plain(q, k, v, is_causal=is_causal, key_mask=key_mask, scale=scale)
+        return _narrow(out, width)
     assert angles is None
     query, key, value = tensors
     reading: dict[str, Any] = dict(
@@ -138,7 +139,12 @@ def sdpa_attention(
             query, key, pooled, raw, alpha_max=alpha_max, key_mask=key_mask, offset=query_offset,
             scale=scale, **reading,
         )  # fmt: skip
-    return out[..., :width]
+    return _narrow(out, width)
+
+
+def _narrow(x: Tensor, width: int) -> Tensor:
+    """The first `width` columns; even a full slice would cost a copy in the backward pass."""
+    return x if x.shape[-1] == width else x[..., :width]
 
 
 def pad_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -184,12 +190,13 @@ class _DenseGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (grad,) = grads
-        if grad.stride() == ctx.strides:
-            return grad
-        return torch.empty_strided(
-            grad.shape, ctx.strides, dtype=grad.dtype, device=grad.device
-        ).copy_(grad)
+        return _laid_out(grads[0], ctx.strides)
+
+
+def _laid_out(x: Tensor, strides: tuple[int, ...]) -> Tensor:
+    if x.stride() == strides:
+        return x
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -197,7 +204,11 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         options["enable_gqa"] = True
     out = F.scaled_dot_product_attention(q, k, v, **options)
     if out.is_cuda and out.requires_grad:
-        out = _DenseGradient.apply(out)  # type: ignore[no-untyped-call]
+        if torch.compiler.is_compiling():
+            out = _DenseGradient.apply(out)  # type: ignore[no-untyped-call]
+        else:  # the same with less to do for the host
+            strides = out.stride()
+            out.register_hook(lambda grad: _laid_out(grad, strides))
     return out
 
 

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from longlens.ops.las.triton.prologue_op import dense_rows, strides
+from longlens.ops.las.triton.prologue_op import (
+    dense_rows,
+    next_power_of_2,
+    on_device,
+    strides,
+)
 
 
 class Blocks(NamedTuple):
@@ -45,26 +50,28 @@ def _blocks(kernel: str, q: Tensor, v: Tensor) -> Blocks:
     return next(table[limit] for limit in table if width <= limit)[kernel]
 
 
-def _settings(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None,
-    bounds: Tensor | None, offset: int, lag: int, causal: bool, scale: float, blocks: Blocks,
-) -> dict[str, Any]:  # fmt: skip
-    """What all kernels take by name."""
-    import triton
+def _numbers(
+    q: Tensor, k: Tensor, mask: Tensor | None, offset: int, lag: int, scale: float, heads: int
+) -> list[int | float]:
+    """The numbers after the strides of tensors: those of side inputs, lengths, head counts."""
+    H, L = q.shape[1:3]
+    mask_b = 0 if mask is None else mask.stride(0)
+    return [H * L, L, mask_b, L, k.shape[2], offset, lag, scale, heads, H // k.shape[1]]
 
+
+def _settings(
+    q: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None,
+    causal: bool, blocks: Blocks,
+) -> dict[str, Any]:  # fmt: skip
+    """What all kernels take by name: the numbers that they are compiled for."""
     D, DV = q.shape[3], v.shape[3]
-    S = k.shape[2]
     return dict(
-        alpha=alpha, mask=mask, cu=bounds, mask_b=0 if mask is None else mask.stride(0),
-        lse_b=q.shape[1] * q.shape[2], lse_h=q.shape[2], L=q.shape[2], S=S, offset=offset, lag=lag,
-        scale=scale, GROUP=q.shape[1] // k.shape[1], D=D, DV=DV,
-        BD=max(16, triton.next_power_of_2(D)), BDV=max(16, triton.next_power_of_2(DV)),
+        D=D, DV=DV, BD=max(16, next_power_of_2(D)), BDV=max(16, next_power_of_2(DV)),
         BM=blocks.queries, BN=blocks.keys, CAUSAL=causal, HAS_ALPHA=alpha is not None,
         HAS_MASK=mask is not None, VARLEN=bounds is not None,
         # float32 stays float32: three TF32 products make up one
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
         num_warps=blocks.warps, num_stages=blocks.stages,
-        **strides(q=q, k=k, v=v),
     )  # fmt: skip
 
 
@@ -93,21 +100,20 @@ def _forward(
     `bounds` (N+1,) cuts one long row into N sequences of at most `longest` tokens (B is 1 then);
     a causal query sees keys up to its position minus `lag`.
     """
-    import triton
-
     from longlens.ops.las.triton.forward import forward_kernel
 
     out = _like(q, v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
     blocks = _blocks("forward", q, v)
-    settings = _settings(q, k, v, alpha, mask, bounds, offset, lag, causal, scale, blocks)
+    settings = _settings(q, v, alpha, mask, bounds, causal, blocks)
     heads = q.shape[1]
-    grid = (triton.cdiv(longest, blocks.queries), _sequences(q, bounds) * heads)
-    with torch.cuda.device_of(q):
+    grid = (-(-longest // blocks.queries), _sequences(q, bounds) * heads)
+    with on_device(q):
         forward_kernel[grid](
-            q, k, v, out, lse, **settings, **strides(o=out), H=heads,
-            EVEN=_even(k.shape[2], blocks, bounds),
+            q, k, v, out, lse, alpha, mask, bounds, *strides(q, k, v, out),
+            *_numbers(q, k, mask, offset, lag, scale, heads),
+            EVEN=_even(k.shape[2], blocks, bounds), **settings,
         )  # fmt: skip
     return out, lse
 
@@ -118,8 +124,6 @@ def _backward(
     lag: int, causal: bool, scale: float, alpha_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v, and α's by row (B, Hq, L) where asked for (else of length 0)."""
-    import triton
-
     from longlens.ops.las.triton.backward import delta_kernel, key_kernel, query_kernel
 
     dq, dk, dv = _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3])
@@ -129,23 +133,24 @@ def _backward(
     delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
     rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
     count = _sequences(q, bounds)
-    with torch.cuda.device_of(q):
-        delta_kernel[(triton.cdiv(n, 64), q.shape[0] * heads)](
-            out, grad, lse, grad_lse, delta, lse_2, **strides(o=out, g=grad), L=n, H=heads,
-            DV=v.shape[3], BDV=max(16, triton.next_power_of_2(v.shape[3])), BM=64,
+    with on_device(q):
+        delta_kernel[(-(-n // 64), q.shape[0] * heads)](
+            out, grad, lse, grad_lse, delta, lse_2, *strides(out, grad), n, heads, DV=v.shape[3],
+            BDV=max(16, next_power_of_2(v.shape[3])), BM=64,
         )  # fmt: skip
         blocks = _blocks("query", q, v)
-        settings = _settings(q, k, v, alpha, mask, bounds, offset, lag, causal, scale, blocks)
-        query_kernel[(triton.cdiv(longest, blocks.queries), count * heads)](
-            q, k, v, grad, lse_2, delta, dq, rates, **settings, **strides(do=grad, dq=dq), H=heads,
+        query_kernel[(-(-longest // blocks.queries), count * heads)](
+            q, k, v, grad, lse_2, delta, dq, rates, alpha, mask, bounds,
+            *strides(q, k, v, grad, dq), *_numbers(q, k, mask, offset, lag, scale, heads),
             EVEN=_even(k.shape[2], blocks, bounds), ALPHA_GRADIENT=alpha_gradient,
+            **_settings(q, v, alpha, mask, bounds, causal, blocks),
         )  # fmt: skip
         blocks = _blocks("key", q, v)
-        settings = _settings(q, k, v, alpha, mask, bounds, offset, lag, causal, scale, blocks)
-        keys = longest if bounds is not None else k.shape[2]
-        key_kernel[(triton.cdiv(keys, blocks.keys), count * k.shape[1])](
-            q, k, v, grad, lse_2, delta, dk, dv, **settings, **strides(do=grad, dk=dk, dv=dv),
-            K_HEADS=k.shape[1],
+        keys, kv_heads = longest if bounds is not None else k.shape[2], k.shape[1]
+        key_kernel[(-(-keys // blocks.keys), count * kv_heads)](
+            q, k, v, grad, lse_2, delta, dk, dv, alpha, mask, bounds,
+            *strides(q, k, v, grad, dk, dv), *_numbers(q, k, mask, offset, lag, scale, kv_heads),
+            **_settings(q, v, alpha, mask, bounds, causal, blocks),
         )  # fmt: skip
     return dq, dk, dv, rates
 

@@ -18,7 +18,7 @@ from longlens.ops.las.triton.forward import (
     AFTER,
     AROUND,
     BEFORE,
-    LENGTHS,
+    COUNTS,
     LN_2,
     LOG2_E,
     decay,
@@ -30,16 +30,16 @@ from longlens.ops.las.triton.forward import (
 )
 
 
-@triton.jit(do_not_specialize=["L"])
+@triton.jit(do_not_specialize=["L", "heads"])
 def delta_kernel(
-    out, grad, lse, grad_lse, delta, lse_2, o_b, o_h, o_l, g_b, g_h, g_l, L, H: tl.constexpr,
+    out, grad, lse, grad_lse, delta, lse_2, o_b, o_h, o_l, g_b, g_h, g_l, L, heads,
     DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """δ = <dO, O> - dlse, and the log-sum-exp in units of log 2, +inf for rows without keys.
 
     The last turns each weight of such a row into exp2(s - inf) = 0.
     """
-    h, b = tl.program_id(1) % H, (tl.program_id(1) // H).to(tl.int64)
+    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     dv = tl.arange(0, BDV)
     o = load_rows(out + b * o_b + h * o_h, i, o_l, L, dv, DV, BDV, True).to(tl.float32)
@@ -77,26 +77,26 @@ def _walk_keys(
     return dq, dalpha
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=COUNTS)
 def query_kernel(
     q, k, v, do, lse_2, delta, dq, dalpha, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dq_b, dq_h, dq_l,
-    lse_b, lse_h, mask_b, L, S, offset, lag, scale,
-    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
+    lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads, group,
+    D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
     BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, EVEN: tl.constexpr,
     ALPHA_GRADIENT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dq, and for each row its share of α's gradient."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
-    h, b = tl.program_id(1) % H, (tl.program_id(1) // H).to(tl.int64)
+    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
     start, L, S = sequence(cu, b, L, S, VARLEN)
     if block * BM < L:
         if VARLEN:
             b = b * 0
         q += b * q_b + h * q_h + start * q_l
-        k += b * k_b + (h // GROUP) * k_h + start * k_l
-        v += b * v_b + (h // GROUP) * v_h + start * v_l
+        k += b * k_b + (h // group) * k_h + start * k_l
+        v += b * v_b + (h // group) * v_h + start * v_l
         do += b * do_b + h * do_h + start * do_l
         dq += b * dq_b + h * dq_h + start * dq_l
         row_at = b * lse_b + h * lse_h + start
@@ -193,18 +193,18 @@ def _walk_queries(
     return dk, dv_total
 
 
-@triton.jit(do_not_specialize=LENGTHS)
+@triton.jit(do_not_specialize=COUNTS)
 def key_kernel(
     q, k, v, do, lse_2, delta, dk, dv_out, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dk_b, dk_h, dk_l,
-    dv_b, dv_h, dv_l, lse_b, lse_h, mask_b, L, S, offset, lag, scale,
-    K_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    dv_b, dv_h, dv_l, lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads, group,
+    D: tl.constexpr, DV: tl.constexpr,
     BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dk and dv; all query heads of a group are summed here."""
     block = tl.program_id(0)
-    h, b = tl.program_id(1) % K_HEADS, (tl.program_id(1) // K_HEADS).to(tl.int64)
+    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
     start, L, S = sequence(cu, b, L, S, VARLEN)
     if block * BN < S:
         if VARLEN:
@@ -226,8 +226,8 @@ def key_kernel(
         scale_2 = scale * LOG2_E
         dk_total = tl.zeros((BN, BD), tl.float32)
         dv_total = tl.zeros((BN, BDV), tl.float32)
-        for member in range(GROUP):
-            head = h * GROUP + member
+        for member in range(group):
+            head = h * group + member
             own_q = q + b * q_b + head * q_h + start * q_l
             own_do = do + b * do_b + head * do_h + start * do_l
             row_at = b * lse_b + head * lse_h + start

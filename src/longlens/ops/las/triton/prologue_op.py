@@ -7,6 +7,7 @@ written in one piece; or [v] alone where nothing is to scale or rotate.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -52,13 +53,21 @@ def _empty(like: Tensor, shape: list[int]) -> Tensor:
     return like.new_empty(B, heads, length, width)
 
 
-def strides(**tensors: Tensor) -> dict[str, int]:
-    """Strides of batch, heads and length as kernel arguments: q=… gives q_b, q_h, q_l."""
-    return {
-        f"{name}_{axis}": t.stride(dim)
-        for name, t in tensors.items()
-        for dim, axis in enumerate("bhl")
-    }
+def strides(*tensors: Tensor) -> list[int]:
+    """Strides of batch, heads and length, of one tensor after the other."""
+    return [n for t in tensors for n in t.stride()[:3]]
+
+
+def on_device(x: Tensor) -> AbstractContextManager[object]:
+    """Launch kernels where x is; entering a device costs as much as a launch, so only if needed."""
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << (n - 1).bit_length()
 
 
 def _outputs(tensors: list[Tensor], plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,30 +78,36 @@ def _outputs(tensors: list[Tensor], plan: Plan) -> tuple[Tensor, Tensor, Tensor]
     return _empty(q, shapes[0]), _empty(k, shapes[1]), _empty(v, shapes[2])
 
 
-def _settings(
-    plan: Plan, D: int, DV: int, alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
-    cos: Tensor | None, sin: Tensor | None, starts: Tensor | None, stops: Tensor | None,
-) -> dict[str, Any]:  # fmt: skip
-    """What both kernels take by name."""
-    import triton
-
-    width = triton.next_power_of_2(max(plan.width, D, DV))
-    shared = alpha is not None and plan.k_heads * plan.copies < plan.q_heads
+def _sides(
+    plan: Plan, mask: Tensor | None, share: Tensor | None, cos: Tensor | None, keys: int,
+    scale: float,
+) -> list[int | float]:  # fmt: skip
+    """The numbers after the strides: strides of side inputs, lengths, the centre, head counts."""
 
     def batch_stride(t: Tensor | None) -> int:
         return 0 if t is None or t.shape[0] == 1 else t.stride(0)
 
+    angle = 0 if cos is None or cos.ndim == 2 else batch_stride(cos)
+    rows = plan.rows
+    return [batch_stride(mask), batch_stride(share), angle, rows, keys, 0.5 * (rows - 1), scale]
+
+
+def _settings(
+    plan: Plan, D: int, DV: int, alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, starts: Tensor | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What both kernels take by name: the numbers that they are compiled for."""
+    width = next_power_of_2(max(plan.width, D, DV))
     return dict(
-        alpha=alpha, mask=mask, share=share, cos=cos, sin=sin, starts=starts, stops=stops,
-        mask_b=batch_stride(mask), share_b=batch_stride(share),
-        angle_b=0 if cos is None or cos.ndim == 2 else batch_stride(cos),
-        rows=plan.rows, centre=0.5 * (plan.rows - 1),
-        Q_HEADS=plan.q_heads, GROUP=plan.copies,
-        RATES=plan.q_heads // plan.k_heads if shared else 1,
         D=D, DV=DV, WIDTH=width, BEFORE=plan.before, AFTER=plan.after, BLOCK=max(16, 4096 // width),
         HAS_ALPHA=alpha is not None, HAS_MASK=mask is not None, RENORMALIZE=share is not None,
         ROTARY=cos is not None, VARLEN=starts is not None,
     )  # fmt: skip
+
+
+def _rates(plan: Plan, alpha: Tensor | None) -> int:
+    """Heads of α for each head of k that is written: more than 1 where a group shares its key."""
+    return max(1, plan.q_heads // max(1, plan.k_heads * plan.copies)) if alpha is not None else 1
 
 
 def _forward(
@@ -101,23 +116,22 @@ def _forward(
     plan: list[int], scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Write the inputs of SDPA; `scale` multiplies q and k, `share` (B or 1, S) is 1/count."""
-    import triton
-
     from longlens.ops.las.triton.prologue import prologue_forward
 
     p = Plan(*plan)
     outs = _outputs(tensors, p)
     views = [dense_rows(t) for t in _split(tensors, p)]
     q, k, v = views if len(views) == 3 else views * 3
-    settings = _settings(p, q.shape[3], v.shape[3], alpha, mask, share, cos, sin, starts, stops)
+    settings = _settings(p, q.shape[3], v.shape[3], alpha, mask, share, cos, starts)
     heads = p.q_heads + (p.k_heads + p.v_heads) * p.copies
-    grid = (heads, triton.cdiv(p.rows, settings["BLOCK"]), v.shape[0])
+    grid = (heads, -(-p.rows // settings["BLOCK"]), v.shape[0])
     if v.shape[0] and p.rows:
-        with torch.cuda.device_of(v):
+        with on_device(v):
             prologue_forward[grid](
-                q, k, v, *outs, **settings, keys=v.shape[2], scale=scale, OUT=p.width,
-                K_HEADS=p.k_heads * p.copies,
-                **strides(q=q, k=k, v=v, qo=outs[0], ko=outs[1], vo=outs[2]),
+                q, k, v, *outs, alpha, mask, share, cos, sin, starts, stops,
+                *strides(q, k, v, *outs), *_sides(p, mask, share, cos, v.shape[2], scale),
+                p.q_heads, p.k_heads * p.copies, p.copies, _rates(p, alpha), OUT=p.width,
+                **settings,
             )  # fmt: skip
     return outs
 
@@ -144,8 +158,6 @@ def _backward(
     sin: Tensor | None, starts: Tensor | None, stops: Tensor | None, plan: list[int], scale: float,
 ) -> tuple[list[Tensor], Tensor]:  # fmt: skip
     """Gradients of the inputs, and of α where `sources` holds the inputs (else of length 0)."""
-    import triton
-
     from longlens.ops.las.triton.prologue import prologue_backward
 
     p = Plan(*plan)
@@ -154,20 +166,23 @@ def _backward(
     dq, dk, dv = views if len(views) == 3 else views * 3
     q, k = [dense_rows(t) for t in _split(sources, p)][:2] if sources else (dq, dk)
     outs = [dense_rows(g) for g in (dq_out, dk_out, dv_out)]
-    settings = _settings(p, dq.shape[3], dv.shape[3], alpha, mask, share, cos, sin, starts, stops)
+    settings = _settings(p, dq.shape[3], dv.shape[3], alpha, mask, share, cos, starts)
     B, keys = dv.shape[0], dv.shape[2]
-    blocks = triton.cdiv(keys, settings["BLOCK"])
+    blocks = -(-keys // settings["BLOCK"])
     columns = p.q_heads + p.k_heads * p.copies if sources else 0
-    rates = dv_out.new_zeros(B, blocks, columns, dtype=torch.float32)
+    rates = dv_out.new_zeros((B, blocks, columns) if sources else 0, dtype=torch.float32)
     if B and keys:
-        with torch.cuda.device_of(dv):
+        with on_device(dv):
             prologue_backward[(p.q_heads + p.k_heads + p.v_heads, blocks, B)](
-                q, k, *outs, dq, dk, dv, rates, **settings, keys=keys, scale=scale,
-                K_HEADS=p.k_heads, ALPHA_GRADIENT=bool(sources),
-                **strides(q=q, k=k, qo=outs[0], ko=outs[1], vo=outs[2], dq=dq, dk=dk, dv=dv),
+                q, k, *outs, dq, dk, dv, rates, alpha, mask, share, cos, sin, starts, stops,
+                *strides(q, k, *outs, dq, dk, dv), *_sides(p, mask, share, cos, keys, scale),
+                p.q_heads, p.k_heads, p.copies, _rates(p, alpha), ALPHA_GRADIENT=bool(sources),
+                **settings,
             )  # fmt: skip
+    if not sources:
+        return grads, rates
     total = rates.sum((0, 1))  # partial sums in a fixed order: the same result every time
-    return grads, total[: p.q_heads] + total[p.q_heads :] if sources else total
+    return grads, total[: p.q_heads] + total[p.q_heads :]
 
 
 @torch.library.custom_op("longlens::las_prologue", mutates_args=())
