@@ -56,7 +56,7 @@ def _numbers(
     """The numbers after the strides of tensors: those of side inputs, lengths, head counts."""
     H, L = q.shape[1:3]
     mask_b = 0 if mask is None else mask.stride(0)
-    return [H * L, L, mask_b, L, k.shape[2], offset, lag, scale, heads, H // k.shape[1]]
+    return [H * L, L, mask_b, L, k.shape[2], offset, lag, scale, heads]
 
 
 def _settings(
@@ -112,7 +112,7 @@ def _forward(
     with on_device(q):
         forward_kernel[grid](
             q, k, v, out, lse, alpha, mask, bounds, *strides(q, k, v, out),
-            *_numbers(q, k, mask, offset, lag, scale, heads),
+            *_numbers(q, k, mask, offset, lag, scale, heads), heads // k.shape[1],
             EVEN=_even(k.shape[2], blocks, bounds), **settings,
         )  # fmt: skip
     return out, lse
@@ -142,7 +142,7 @@ def _backward(
         query_kernel[(-(-longest // blocks.queries), count * heads)](
             q, k, v, grad, lse_2, delta, dq, rates, alpha, mask, bounds,
             *strides(q, k, v, grad, dq), *_numbers(q, k, mask, offset, lag, scale, heads),
-            EVEN=_even(k.shape[2], blocks, bounds), ALPHA_GRADIENT=alpha_gradient,
+            heads // k.shape[1], EVEN=_even(k.shape[2], blocks, bounds), ALPHA_GRADIENT=alpha_gradient,
             **_settings(q, v, alpha, mask, bounds, causal, blocks),
         )  # fmt: skip
         blocks = _blocks("key", q, v)
@@ -150,7 +150,7 @@ def _backward(
         key_kernel[(-(-keys // blocks.keys), count * kv_heads)](
             q, k, v, grad, lse_2, delta, dk, dv, alpha, mask, bounds,
             *strides(q, k, v, grad, dk, dv), *_numbers(q, k, mask, offset, lag, scale, kv_heads),
-            **_settings(q, v, alpha, mask, bounds, causal, blocks),
+            GROUP=heads // kv_heads, **_settings(q, v, alpha, mask, bounds, causal, blocks),
         )  # fmt: skip
     return dq, dk, dv, rates
 

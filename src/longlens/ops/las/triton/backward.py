@@ -197,8 +197,8 @@ def _walk_queries(
 def key_kernel(
     q, k, v, do, lse_2, delta, dk, dv_out, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dk_b, dk_h, dk_l,
-    dv_b, dv_h, dv_l, lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads, group,
-    D: tl.constexpr, DV: tl.constexpr,
+    dv_b, dv_h, dv_l, lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -226,8 +226,8 @@ def key_kernel(
         scale_2 = scale * LOG2_E
         dk_total = tl.zeros((BN, BD), tl.float32)
         dv_total = tl.zeros((BN, BDV), tl.float32)
-        for member in range(group):
-            head = h * group + member
+        for member in range(GROUP):
+            head = h * GROUP + member
             own_q = q + b * q_b + head * q_h + start * q_l
             own_do = do + b * do_b + head * do_h + start * do_l
             row_at = b * lse_b + head * lse_h + start
