@@ -1,7 +1,10 @@
 """LaS attention over a split sequence: two and three processes (gloo) against one."""
 
 import itertools
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,7 +157,7 @@ def test_folded_inputs_make_plain_causal_attention(world):
     ],
 )
 def test_no_rank_holds_a_matrix(processes, exchange, options):
-    length = 6144
+    length = 4096
     growth = max(
         processes.team(2).run(jobs.peak_growth, length=length, exchange=exchange, **options)
     )
@@ -221,3 +224,20 @@ def test_layers_over_a_split_sequence_do_not_decode(method):
     module = LaSAttention(8, 2, sequence_group="a group")
     with pytest.raises(ValueError, match="sequence_group"):
         getattr(module, method)(torch.zeros(1, 8) if method == "step" else torch.zeros(1, 3, 8))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", ["2", "3"])
+@pytest.mark.parametrize("exchange", ["gather", "ring"])
+def test_the_example_agrees_with_one_process(ranks, exchange):
+    """Under torchrun and DDP, with pieces of different lengths."""
+    script = Path(__file__).parents[2] / "examples" / "split_sequence.py"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
+    done = subprocess.run(
+        [sys.executable, *launcher, str(script), "--length", "1001", "--exchange", exchange],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("positions") == int(ranks)
+    assert float(done.stdout.split()[-1]) < 1e-5

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-PATIENCE = 60  # seconds; a job takes milliseconds
+PATIENCE = 300  # seconds; a job takes milliseconds, the first one waits for the imports
 TEAMS = {2: [1, 2], 3: [0, 1, 2]}  # the pair's ranks are not those of the world
 
 
@@ -72,11 +72,9 @@ class World:
         return Team(size, [self.pipes[rank] for rank in TEAMS[size]])
 
     def close(self):
-        for pipe in self.pipes:
-            pipe.send(None)
         for process in self.processes:
-            process.join(10)
             process.kill()
+            process.join()
         self.folder.cleanup()
 
 
@@ -88,13 +86,12 @@ def _serve(rank, store, pipe):
         init_method=f"file://{store}",
         rank=rank,
         world_size=3,
-        timeout=datetime.timedelta(seconds=PATIENCE / 2),
+        timeout=datetime.timedelta(seconds=PATIENCE / 3),
     )
     groups = {size: dist.new_group(ranks) for size, ranks in TEAMS.items()}
-    while (order := pipe.recv()) is not None:
-        size, job, arguments = order
+    while True:
+        size, job, arguments = pipe.recv()
         try:
             pipe.send(job(TEAMS[size].index(rank), groups[size], **arguments))
         except Exception as error:
             pipe.send(JobError(f"{error}\n{traceback.format_exc()}"))
-    dist.destroy_process_group()

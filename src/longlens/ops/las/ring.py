@@ -1,4 +1,4 @@
-"""LaS attention over a split sequence, one piece of keys at a time: memory as for one piece.
+"""LaS attention over a split sequence, one piece of keys at a time: memory like a piece.
 
 In step t every rank attends to the piece of the rank t places before it, and the results are merged
 by their log-sum-exp. The backward pass makes the same round: each step's own operators take the
@@ -204,18 +204,20 @@ class _Ring(torch.autograd.Function):
         ring: _Round = ctx.ring
         q, packed, alpha, near_k, near_v, out, lse = ctx.saved_tensors
         d_q, d_packed = (torch.zeros_like(t, dtype=lse.dtype) for t in (q, packed))
-        d_alpha, d_near = None, [None, None]
+        d_alpha = None if alpha is None else torch.zeros_like(alpha)
+        d_near: tuple[Tensor | None, ...] = (None, None)
         for step, owner, rows in ring.visits(packed):
             inputs = (q, *_unpack(rows), alpha, near_k, near_v)
             found = _step_gradients(ring, owner, inputs, grads[0], out, lse)
-            d_q += found[0]
-            if alpha is not None:
-                d_alpha = found[3] if d_alpha is None else d_alpha + found[3]
-            visitor = torch.cat(found[1:3], dim=-1).movedim(2, 0)
+            visitor = torch.zeros_like(rows)
+            for total, share in zip((d_q, *_unpack(visitor), d_alpha), found[:4], strict=True):
+                if total is not None and share is not None:
+                    total += share
+            if step == 0:
+                d_near = found[4:]
+            del found  # before more rows arrive
             arrived = ring.send_home(step, visitor) if step else visitor
             d_packed[: len(arrived)] += arrived  # nothing arrives where nobody saw the piece
-            if near_k is not None and step == 0:
-                d_near = found[-2:]
         return None, d_q.to(q.dtype), *_unpack(d_packed.to(q.dtype)), d_alpha, *d_near
 
 
@@ -232,29 +234,28 @@ def _step_gradients(
     grad: Tensor,
     out: Tensor,
     lse: Tensor,
-) -> list[Any]:
-    """One piece's share of the gradients of q, k, v, alpha and the halo's k and v (None for None).
+) -> tuple[Tensor | None, ...]:
+    """One piece's share of the gradients of q, k, v, alpha and the halo's k and v; None for zero.
 
     Folding and the repetition of heads are differentiated by autograd, the attention between them
     by its own operators, which take the merged output and log-sum-exp.
     """
     with torch.enable_grad():
         leaves = [None if t is None else t.detach().requires_grad_() for t in inputs]
+        if (alpha := inputs[3]) is not None:
+            leaves[3] = alpha.detach().requires_grad_(alpha.requires_grad)
         parts = ring.parts(owner, *leaves)  # type: ignore[arg-type]
-    found: list[Any] = [None if t is None else torch.zeros_like(t) for t in inputs]
     if not parts.items:
-        return found
-    extra = parts.rows - grad.shape[2]  # rows that pad the last block
-    grads = partial_backward(
-        parts.items,
-        F.pad(grad, (0, 0, 0, extra)),
-        F.pad(out, (0, 0, 0, extra)),
-        F.pad(lse, (0, extra), value=float("-inf")),
-    )
+        return (None,) * len(inputs)
+    extra = parts.rows - grad.shape[2]
+    if extra:  # rows that pad the last block
+        grad, out = (F.pad(t, (0, 0, 0, extra)) for t in (grad, out))
+        lse = F.pad(lse, (0, extra), value=float("-inf"))
+    grads = partial_backward(parts.items, grad, out, lse)
     tensors = [t for part, own in parts.items for t in own[: part.tensors - part.masked]]
-    wanted = {index: t for index, t in enumerate(leaves) if t is not None}
-    shares = torch.autograd.grad(tensors, list(wanted.values()), grads, allow_unused=True)
-    for index, share in zip(wanted, shares, strict=True):
-        if share is not None:
-            found[index] = share
-    return found
+    pairs = [(t, g) for t, g in zip(tensors, grads, strict=True) if t.requires_grad]
+    wanted = [t for t in leaves if t is not None and t.requires_grad]
+    shares = iter(
+        torch.autograd.grad([t for t, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+    )
+    return tuple(next(shares) if t is not None and t.requires_grad else None for t in leaves)

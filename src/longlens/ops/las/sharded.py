@@ -6,7 +6,7 @@ ranks. Two exchanges give the same result:
 - gather: each rank fetches the keys and values that its queries can see, then attends as usual.
   One exchange; every option of `las_attention`; memory for the keys of the whole sequence.
 - ring: each rank pools its own values with a halo of its neighbours', and the pieces of keys and
-  pooled values visit one after the other (`ring.py`). Memory for two pieces.
+  pooled values visit one after the other (`ring.py`). Memory in proportion to the piece.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def las_attention_sharded(
         lengths: n of every rank, where they are known. None: the ranks ask each other and compare
             their arguments, which costs one exchange of a few numbers.
         exchange: "gather" (the keys and values that a rank can see come to it) or "ring" (they
-            visit piece by piece: memory for two pieces, whatever the number of ranks).
+            visit piece by piece: memory in proportion to a rank's own piece).
         alpha: as in `las_attention`, the same on every rank.
         window: as in `las_attention`; so are all that follow.
         smoothing: "causal", "centered" or "masked".
