@@ -29,7 +29,7 @@ class Plan:
     """The path that a call takes and why; `print(plan)` reads well."""
 
     impl: str  # "reference" | "sdpa" | "triton"
-    route: str  # of sdpa: "plain" | "folded" | "merged" | "rows"; else as impl
+    route: str  # of sdpa: "row" | "plain" | "folded" | "merged" | "rows"; else as impl
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:

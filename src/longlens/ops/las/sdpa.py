@@ -1,7 +1,8 @@
 """LaS attention on PyTorch's fused kernels: pool the values, fold the decay, merge what must be.
 
-`README.md` beside this file derives each step. There are four routes, from the cheapest:
+`README.md` beside this file derives each step. There are five routes, from the cheapest:
 
+- row: a single query, as in decoding; its row of scores is explicit
 - plain: no decay; SDPA on pooled values
 - folded: causal decay in range; one SDPA call on scaled queries and keys
 - merged: everything else with static positions (a prefix and a square, decay out of range or
@@ -24,6 +25,7 @@ from longlens.ops.las.flash import merged_attention
 from longlens.ops.las.fused import folded_inputs, split_heads
 from longlens.ops.las.parts import Parts, fold_square
 from longlens.ops.las.reference import reference
+from longlens.ops.las.row import row_attention
 from longlens.ops.las.smoothing import pool_values
 
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
@@ -49,6 +51,8 @@ def choose_route(
     Lengths may be symbolic here, so no reason holds a number that depends on them.
     """
     banded = smoothing == "masked" and window > 1
+    if queries == 1 and is_causal and (window == 1 or smoothing != "centered"):
+        return "row", "one query: its row of scores is explicit, keys and values are read once"
     if isinstance(offset, Tensor):
         return "rows", "the query positions are a tensor"
     if banded and window // 2 > WIDEST_BAND:
@@ -98,7 +102,8 @@ def sdpa_attention(
 
     `tensors` are query, key and value, of equal lengths if `fused`: then Triton prepares them for
     the routes ``folded`` and ``plain``, and they may be packed into one and not yet rotated by
-    `angles`. Only ``rows`` takes a chunk: elsewhere the caller has cut the sequence into blocks.
+    `angles`. Only ``row`` and ``rows`` take a chunk: elsewhere the caller has cut the sequence
+    into blocks.
     """
     pooling: dict[str, Any] = dict(window=window, smoothing=smoothing, edge=edge, key_mask=key_mask)
     if fused and route in FUSED_ROUTES:
@@ -114,8 +119,11 @@ def sdpa_attention(
     reading: dict[str, Any] = dict(
         alpha=alpha, window=window, smoothing=smoothing, edge=edge, is_causal=is_causal
     )
+    where: dict[str, Any] = dict(key_mask=key_mask, chunk=chunk, scale=scale)
+    if route == "row":
+        del reading["is_causal"]
+        return row_attention(query, key, value, query_offset=query_offset, **reading, **where)
     if route == "rows":
-        where = dict(key_mask=key_mask, chunk=chunk, scale=scale)
         return _rows(query, key, value, query_offset, **reading, **where)
     assert chunk is None and isinstance(query_offset, int)
     pooled = pool_values(value, **pooling)
