@@ -13,7 +13,16 @@ import os
 import torch
 
 HEAD_DIMS = (1, 256)  # smallest and largest width of a head
-INSTALLED = importlib.util.find_spec("triton") is not None
+
+
+def _installed() -> bool:
+    try:
+        return importlib.util.find_spec("triton") is not None
+    except ImportError:  # an import hook that keeps it away
+        return False
+
+
+INSTALLED = _installed()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton, too, reads it once
 
 
