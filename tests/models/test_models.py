@@ -198,6 +198,25 @@ def test_prenorm_and_postnorm_are_what_they_say():
     torch.testing.assert_close(post(x), norm(3 * x))
 
 
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_a_mixer_that_carries_its_input_gets_no_second_copy(prenorm):
+    """MEGA's y = u ⊙ h + (1 - u) ⊙ x is its residual connection, x the input before any norm."""
+    mixer = build("mega", 8, query_dim=4, averages=2)
+    block = Block(mixer, 8, feedforward="none", prenorm=prenorm).double()
+    x = 3 + 5 * torch.randn(2, 7, 8, dtype=torch.float64)
+    norm = block.mix.norm
+    with torch.no_grad():
+        mixer.project.weight[-8:] = 0
+        mixer.project.bias[-8:] = -1e4  # the gate u is closed: the input passes as it is
+        kept = block(x)
+        mixer.project.bias[-8:] = 1e4  # open: nothing of the input is left
+        new = block(x)
+    torch.testing.assert_close(kept, x if prenorm else norm(x, None))
+    torch.testing.assert_close(new, mixer(norm(x, None)) if prenorm else norm(mixer(x), None))
+    y, _ = block.advance(x, None)
+    torch.testing.assert_close(y, new)
+
+
 def test_tied_dropout_drops_whole_channels():
     y = TiedDropout(0.5).train()(torch.ones(4, 30, 50))
     assert ((y == 0).all(1) | (y == 2).all(1)).all()

@@ -154,7 +154,7 @@ def test_scan_layers_are_their_loops(kind, bidirectional):
     y = (scan_reference(ratio, drive) @ c[0].T).real
     if bidirectional:
         back = scan_reference(ratio, drive.flip(1)).flip(1)
-        y[:, :-1] += (back[:, 1:] @ c[1].T).real
+        y = y + (back @ c[1].T).real
     y = y + layer.skip * x
     expected = layer.activate(y) if kind is S5 else layer.mix(y)
     torch.testing.assert_close(layer(x), expected)

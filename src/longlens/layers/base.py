@@ -56,6 +56,9 @@ class Mixer(nn.Module):
     cost: str = "L"
     """How the arithmetic of forward grows with the length: "L", "L log L" or "L^2"."""
     aspects: Aspects = Aspects()
+    carries_input: bool = False
+    """The output already has the input in it, through a gate: a block adds it no second time, and
+    forward and step take ``kept``, the input before a norm."""
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix along the sequence: x (B, L, D), mask (B, L) bool or None -> (B, L, D)."""

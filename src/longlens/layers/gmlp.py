@@ -8,8 +8,8 @@ gate:
 M starts near 0 and b at 1, so the layer starts as a plain perceptron.
 
 Left open by the paper, chosen here: M is sized by `max_length` and cut to the batch at hand.
-`toeplitz=True` makes M_ij depend on i - j alone, one such matrix per group of channels (the form
-used for ListOps in arXiv 2501.14850), at O(L log L).
+`toeplitz=True` (`gmlp-toeplitz`) makes M_ij depend on i - j alone, one such matrix for each of
+`groups` groups of channels (the form used for ListOps in arXiv 2501.14850), at O(L log L).
 """
 
 from __future__ import annotations

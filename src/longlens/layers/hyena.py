@@ -8,7 +8,8 @@ convolutions on `order` + 1 projections of the input, each after a short convolu
 The filters h_n are a sine-activated network of the position under an exponential window.
 
 Left open by the paper, chosen here: the window's rates lie evenly between those that reach 1 % at
-0.3 and at 1.5 times `max_length`, with a floor of 0.05; causal only, as in the paper.
+0.3 and at 1.5 times `max_length`, with a floor of 0.05; the last layer of the network starts
+smaller by √max_length, so that outputs start near unit variance; causal only, as in the paper.
 """
 
 from __future__ import annotations

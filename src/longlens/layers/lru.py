@@ -8,7 +8,8 @@ stable exponential parametrisation and a normalised input:
 
 λ starts uniformly on the ring r_min ≤ |λ| ≤ r_max with phases in [0, max_phase].
 
-Left open by the paper, chosen here: GELU and a GLU follow the recurrence inside the mixer.
+Left open by the paper, chosen here: GELU and a GLU follow the recurrence inside the mixer;
+both directions are those of S5.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longlens.layers.base import (
@@ -99,7 +99,7 @@ class LRU(Mixer):
             y = real_readout(diagonal_scan(ratio, drive), c[0])
             if not self.causal:
                 back = diagonal_scan(ratio, drive.flip(1)).flip(1)
-                y = y + real_readout(F.pad(back[:, 1:], (0, 0, 0, 1)), c[1])
+                y = y + real_readout(back, c[1])
         out: Tensor = self.mix(y.to(x.dtype) + self.skip.to(x.dtype) * x)
         return out
 

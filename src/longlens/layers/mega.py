@@ -7,7 +7,9 @@ single-head gated attention and the gates around it (Eq. 5 to 13):
     v = SiLU(x W_v)            o = f(q kᵀ/τ + bias) v   g = SiLU(x' W_g)
     h = SiLU(x' W_h + (g ⊙ o) U_h)      u = σ(x' W_u)   y = u ⊙ h + (1 - u) ⊙ x
 
-`mega-chunk` attends within chunks, while the average still runs over the whole sequence.
+`mega-chunk` attends within chunks, while the average still runs over the whole sequence. The last
+equation is MEGA's residual connection: a block adds no other, and where it normalises before the
+mixer, x there is the input before the norm (``kept``).
 
 Left open by the paper, chosen here: the relative bias is its rotary form, (R_i a)·(R_j b), which
 works at any length and is a plain inner product, so it rides along as extra width of q and k; τ is
@@ -57,16 +59,16 @@ class DampedEMA(nn.Module):
         self.alpha = nn.Parameter(0.2 * torch.randn(shape))
         self.delta = nn.Parameter(0.2 * torch.randn(shape))
         self.beta = nn.Parameter(sign + 0.02 * torch.randn(shape))
-        self.eta = nn.Parameter(torch.randn(shape) / math.sqrt(averages))
+        self.eta = nn.Parameter(torch.randn(shape))
         self.skip = nn.Parameter(torch.randn(dim))
 
     def rates(self, direction: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """α, δ in (0, 1), β and η, each (D, N)."""
+        """α, δ in (0, 1), β and η/√N, each (D, N): the sum over averages starts near unit size."""
         return (
             torch.sigmoid(self.alpha[direction]),
             torch.sigmoid(self.delta[direction]),
             self.beta[direction],
-            self.eta[direction],
+            self.eta[direction] / math.sqrt(self.eta.shape[-1]),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -111,6 +113,7 @@ class Mega(Mixer):
     """
 
     aspects = Aspects(special_init=True, stable=True, gating=True)
+    carries_input = True
 
     def __init__(
         self,
@@ -137,10 +140,14 @@ class Mega(Mixer):
         self.split = (query_dim, width, dim, dim)
         self.project = nn.Linear(dim, sum(self.split))  # z, g, h, u from x'
         self.mix = nn.Linear(width, dim, bias=False)
-        self.scale = nn.Parameter(torch.ones(2, query_dim))
+        self.scale = nn.Parameter(0.02 * torch.randn(2, query_dim))
         self.shift = nn.Parameter(torch.zeros(2, query_dim))
         self.bias_query = nn.Parameter(0.02 * torch.randn(query_dim))
         self.bias_key = nn.Parameter(0.02 * torch.randn(query_dim))
+        for layer in (self.value, self.project, self.mix):  # as published
+            nn.init.normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
     def queries_keys(self, z: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """Z (B, L, z) -> q, k (B, L, 2z), whose products are the biased scores."""
@@ -177,14 +184,19 @@ class Mega(Mixer):
             return self.weights_laplace(q, k, seen).to(v.dtype) @ v
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0)
 
-    def gated(self, x: Tensor, o: Tensor, g: Tensor, h: Tensor, u: Tensor) -> Tensor:
-        """Output gate: everything (..., D), o and g (..., W)."""
+    def gated(self, kept: Tensor, o: Tensor, g: Tensor, h: Tensor, u: Tensor) -> Tensor:
+        """Output gate between the new and the kept: everything (..., D), o and g (..., W)."""
         h = F.silu(h + self.mix(F.silu(g) * o))
         u = torch.sigmoid(u)
-        return u * h + (1 - u) * x
+        return u * h + (1 - u) * kept
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, *, kept: Tensor | None = None
+    ) -> Tensor:
+        """X (B, L, D), mask (B, L) or None -> (B, L, D).
+
+        ``kept`` (B, L, D) is what stays where the gate u is closed, x before a norm; None: x.
+        """
         x = zero_padding(x, mask)
         batch, length = x.shape[:2]
         z, g, h, u = self.project(self.ema(x)).split(self.split, dim=-1)
@@ -197,7 +209,7 @@ class Mega(Mixer):
             mask = fold_mask(mask, batch, length, size, x.device)
             q, k, v = (fold_chunks(t, size) for t in (q, k, v))
             o = unfold_chunks(self.attend(q, k, v, mask), batch, length)
-        return self.gated(x, o[:, 0], g, h, u)
+        return self.gated(x if kept is None else kept, o[:, 0], g, h, u)
 
     def initial_state(self, batch_size: int) -> State:
         """Averages (B, D, N), cached keys (B, T, 2z) and cached values (B, T, W)."""
@@ -207,8 +219,10 @@ class Mega(Mixer):
         values = average.new_zeros(batch_size, 0, self.split[1])
         return average, keys, values
 
-    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One step: x (B, D) -> y (B, D)."""
+    def step(
+        self, x: Tensor, state: State | None = None, *, kept: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """One step: x and kept (B, D) -> y (B, D)."""
         check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         average, keys, values = state
@@ -224,4 +238,4 @@ class Mega(Mixer):
         else:
             weights = torch.softmax(q @ keys.mT, dim=-1)
         o = (weights.to(values.dtype) @ values)[:, 0]
-        return self.gated(x, o, g, h, u), (average, keys, values)
+        return self.gated(x if kept is None else kept, o, g, h, u), (average, keys, values)

@@ -101,6 +101,7 @@ MIXERS: dict[str, Callable[..., nn.Module]] = {
     "tnn": Lazy("tnn", "TNN"),
     "conv": Lazy("conv", "ShortConv"),
     "gmlp": Lazy("gmlp", "GMLP"),
+    "gmlp-toeplitz": Lazy("gmlp", "GMLP", {"toeplitz": True}),
     # hybrids and recurrent networks
     "mega": Lazy("mega", "Mega"),
     "mega-chunk": Lazy("mega", "Mega", {"chunk": 128}),

@@ -8,6 +8,8 @@ instead of one per channel, run by a parallel scan:
 with one of each conjugate pair kept. λ starts at the eigenvalues of the normal part of HiPPO-LegS,
 in `blocks` equal blocks, and B, C are rotated into its eigenbasis.
 
+With `bidirectional` a second C reads the same scan run from the other end; both see the present.
+
 Left open by the paper, chosen here: the activation is its gated one, g·σ(W g) with g = GELU(y).
 """
 
@@ -111,9 +113,8 @@ class S5(Mixer):
             drive = complex_linear(full_precision(x), b)
             y = real_readout(diagonal_scan(ratio, drive), c[0])
             if not self.causal:
-                # The future alone: the state from the other end, one step back.
                 back = diagonal_scan(ratio, drive.flip(1)).flip(1)
-                y = y + real_readout(F.pad(back[:, 1:], (0, 0, 0, 1)), c[1])
+                y = y + real_readout(back, c[1])
         return self.activate(y.to(x.dtype) + self.skip.to(x.dtype) * x)
 
     def initial_state(self, batch_size: int) -> State:

@@ -208,6 +208,7 @@ class Block(nn.Module):
             return Residual(inner, build_norm(norm, dim), prenorm=prenorm, dropout=drop)
 
         self.mix = residual(mixer)
+        self.carries_input = bool(getattr(mixer, "carries_input", False))
         self.feed: Residual | None = None
         if feedforward != "none":
             self.feed = residual(FeedForward(dim, feedforward, round(expansion * dim)))
@@ -221,7 +222,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
-        return self._run(x, mask, lambda h: self.mix.inner(h, mask))
+        mixer = self.mix.inner
+        if self.carries_input:  # the residual connection adds x again, so take it away here
+            return self._run(x, mask, lambda h: mixer(h, mask, kept=x) - x)
+        return self._run(x, mask, lambda h: mixer(h, mask))
 
     def advance(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Continue a sequence by x (B, L, D) from a state (None: from its start)."""
@@ -236,7 +240,11 @@ class Block(nn.Module):
                 return out
             outputs = []
             for t in range(h.shape[1]):
-                y, carried = mixer.step(h[:, t], carried)
+                if self.carries_input:
+                    y, carried = mixer.step(h[:, t], carried, kept=x[:, t])
+                    y = y - x[:, t]
+                else:
+                    y, carried = mixer.step(h[:, t], carried)
                 outputs.append(y)
             return torch.stack(outputs, dim=1)
 

@@ -11,6 +11,9 @@ from longlens.layers.registry import unknown
 class MaskedBatchNorm(nn.Module):
     """Batch normalisation per channel whose statistics count real tokens only.
 
+    Under data parallelism every process uses the statistics of its own part of the batch, as
+    ``nn.BatchNorm1d`` does.
+
     Args:
         dim: D.
         momentum: weight of the newest batch in the running statistics.
