@@ -1,12 +1,13 @@
 """Counting, the table of the zoo, and the LaS paper's Table 10."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from longlens.cli.layers import main
+from longlens.cli.layers import main, plain
 from longlens.layers import build
 from longlens.models.aspects import decays, describe, is_recurrent, paper
 from longlens.models.count import OperationCounter, flop_count, parameter_count, saved_bytes
@@ -101,6 +102,26 @@ def test_table_on_the_command_line(capsys):
     assert lines[0].split()[:4] == ["key", "cost", "direction", "step"]
     assert lines[1].startswith("s4d") and "arXiv 2206.11893" in lines[1]
     assert lines[2].startswith("lstm")
+
+
+def test_the_table_fits_into_80_columns(capsys, monkeypatch):
+    widest = ["L log L", "bidirectional", "y", "1,445,120", *"yyyyyyyy", "a paper"]
+    table, note = plain([[key, *widest] for key in KEYS], 80).split("\n\n")
+    assert len(table.splitlines()) == 1 + len(KEYS) and "papers" in note
+    assert max(map(len, table.splitlines())) <= 80
+    for columns, has_paper in (("80", False), ("200", True)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert main(["s4d", "--dim", "16"]) == 0
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= int(columns)
+        assert ("arXiv 2206.11893" in out) == has_paper
+
+
+@pytest.mark.slow
+def test_the_table_in_the_documentation_is_what_the_command_prints(capsys):
+    assert main(["--format", "markdown"]) == 0
+    page = Path(__file__).parents[2] / "docs" / "zoo.md"
+    assert capsys.readouterr().out in page.read_text(encoding="utf-8")
 
 
 def test_json_and_markdown(capsys):

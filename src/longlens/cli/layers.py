@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ COLUMNS = {
     "decaying": "decay",
     "regularized": "R",
     "special_init": "U.I",
-    "stable": "stable",
+    "stable": "S",
     "gating": "G",
     "complex": "C",
     "normalized": "N",
@@ -30,9 +31,11 @@ COLUMNS = {
 }
 
 LEGEND = """\
-decay: near positions count more than far ones in a fresh layer (measured) · R: regularised ·
-U.I: special initialisation · G: gating · C: complex numbers (measured) · N: normalisation ·
-non-rec: no recurrence over the sequence (measured) · step: can run one position at a time"""
+decay: near positions count more than far ones in a fresh layer (measured)
+R: regularised · U.I: special initialisation · S: stable for any parameters
+G: gating · C: complex numbers (measured) · N: normalisation of its own
+non-rec: no recurrence over the sequence (measured)
+step: can run one position at a time"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,12 +79,20 @@ def markdown(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
 
 
-def plain(rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns of text, for terminals without rich and for pipes."""
+def plain(rows: Sequence[Sequence[str]], width: int) -> str:
+    """Aligned columns of text; where they do not fit into ``width``, closer and without papers."""
     table = [list(COLUMNS.values()), *rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(COLUMNS))]
-    aligned = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table)
-    return "\n".join(line.rstrip() for line in aligned)
+    text = _align(table, "  ")
+    if max(map(len, text.splitlines())) <= width:
+        return text
+    note = "papers: in a wider terminal, in a pipe, or with --format markdown"
+    return f"{_align([row[:-1] for row in table], ' ')}\n\n{note}"
+
+
+def _align(table: Sequence[Sequence[str]], gap: str) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = (gap.join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table)
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def show_options(keys: Sequence[str]) -> None:
@@ -114,7 +125,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps([dataclasses.asdict(describe(key, args.dim)) for key in keys], indent=1))
         return 0
     rows = [cells(describe(key, args.dim)) for key in keys]
-    print(markdown(rows) if args.format == "markdown" else f"{plain(rows)}\n\n{LEGEND}")
+    if args.format == "markdown":
+        print(markdown(rows))
+    else:
+        width = shutil.get_terminal_size((10_000, 0)).columns  # a pipe takes lines of any width
+        print(f"{plain(rows, width)}\n\n{LEGEND}")
     return 0
 
 
