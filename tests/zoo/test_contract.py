@@ -255,9 +255,10 @@ def test_step_refuses_what_is_not_causal(key):
 @pytest.mark.slow
 @every_key
 def test_measured_time_follows_the_class(key, direction):
-    """Processor time from L to 4L: at most the class's factor, with room for a noisy machine.
+    """Processor time from L to 4L: clearly less than the next class would take (16, 16, 64 times).
 
-    Not wall time: one thread does the work, and what other programs do must not matter.
+    The class's own factor (4, 5, 16) is no bound: an L × L matrix leaves the caches on the way. Not
+    wall time: one thread does the work, and what other programs do must not matter.
     """
     times = []
     for length in (512, 2048):
@@ -271,5 +272,4 @@ def test_measured_time_follows_the_class(key, direction):
                 mixer(x)
                 best = min(best, time.process_time() - start)
         times.append(best)
-    limit = {"L": 4.0, "L log L": 5.0, "L^2": 16.0}[mixer.cost]
-    assert times[1] / times[0] < 2.0 * limit
+    assert times[1] / times[0] < {"L": 8, "L log L": 10, "L^2": 48}[mixer.cost]
