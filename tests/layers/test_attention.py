@@ -83,7 +83,14 @@ def test_compiles_whole_forward_and_backward(options):
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("options", [dict(), dict(window=1, bound=0.0, chunk=16), dict(bound=3.0)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(),
+        dict(bound=3.0),
+        pytest.param(dict(window=1, bound=0.0, chunk=16), marks=pytest.mark.slow),
+    ],
+)
 def test_compiles_for_changing_lengths(options):
     torch._dynamo.reset()
     mixer = layer(**options)
