@@ -133,14 +133,10 @@ def test_every_mixer_builds_with_torch_and_numpy_alone():
     done = run("""
         import sys
 
-        class Block:
-            banned = {"huggingface_hub", "safetensors", "jsonargparse", "rich", "triton"}
-            def find_spec(self, name, path=None, target=None):
-                if name.split(".")[0] in self.banned and "torch" not in str(path):
-                    raise ImportError(f"{name} must not be needed here")
-
         import torch  # torch itself may look for triton
-        sys.meta_path.insert(0, Block())
+
+        for name in ("huggingface_hub", "safetensors", "jsonargparse", "rich", "triton"):
+            sys.modules[name] = None  # as if it were not installed
         from longlens.layers import MIXERS, build
         for key in MIXERS:
             build(key, 16)(torch.randn(1, 8, 16))
