@@ -142,7 +142,8 @@ def _backward(
         query_kernel[(-(-longest // blocks.queries), count * heads)](
             q, k, v, grad, lse_2, delta, dq, rates, alpha, mask, bounds,
             *strides(q, k, v, grad, dq), *_numbers(q, k, mask, offset, lag, scale, heads),
-            heads // k.shape[1], EVEN=_even(k.shape[2], blocks, bounds), ALPHA_GRADIENT=alpha_gradient,
+            heads // k.shape[1], EVEN=_even(k.shape[2], blocks, bounds),
+            ALPHA_GRADIENT=alpha_gradient,
             **_settings(q, v, alpha, mask, bounds, causal, blocks),
         )  # fmt: skip
         blocks = _blocks("key", q, v)
