@@ -221,13 +221,3 @@ def test_long_kernels_are_finite_and_accurate_in_float32(kind):
     exact = kernel.double()(4096)
     assert single.isfinite().all()
     assert (single - exact).abs().max() / exact.abs().max() < 2e-3
-
-
-def test_state_space_parameters_carry_their_own_learning_rate():
-    for layer in (S4(4, state=4, max_length=8), S4D(4, state=4), S5(4, state=4), LRU(4, state=4)):
-        marked = {n for n, p in layer.named_parameters() if hasattr(p, "_optim")}
-        assert marked
-        assert not any(name.endswith(("skip", "weight", "bias")) for name in marked)
-        for p in layer.parameters():
-            if hasattr(p, "_optim"):
-                assert p._optim == {"lr": 1e-3, "weight_decay": 0.0}

@@ -6,6 +6,8 @@ A mixer is any ``nn.Module`` with ``forward(x, mask=None)`` on (B, L, D) and the
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 State = tuple[Tensor, ...]
+OptimHints = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
@@ -68,17 +71,58 @@ def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     return x if mask is None else x.masked_fill(~mask[..., None], 0)
 
 
-def special_parameter(value: Tensor, lr: float = 1e-3) -> nn.Parameter:
-    """A parameter that wants its own learning rate and no weight decay.
+def as_parameter(value: Tensor) -> nn.Parameter:
+    """A parameter in the default dtype; initial values are often computed in float64.
 
-    Optimisers that honour ``_optim`` put it in a group of its own; others may ignore it.
+    >>> as_parameter(torch.zeros(2, dtype=torch.float64)).dtype
+    torch.float32
+    """
+    return nn.Parameter(value.to(torch.get_default_dtype()))
 
-    >>> special_parameter(torch.zeros(2))._optim
+
+def special(*names: str, lr: float = 1e-3) -> OptimHints:
+    """The usual ``optim_hints`` of a module: a small learning rate and no weight decay.
+
+    >>> special("log_dt")
+    {'log_dt': {'lr': 0.001, 'weight_decay': 0.0}}
+    """
+    return {name: {"lr": lr, "weight_decay": 0.0} for name in names}
+
+
+def optim_hints(model: nn.Module) -> OptimHints:
+    """What the parameters of a model ask of an optimiser, by their names in the model.
+
+    A module asks by an attribute ``optim_hints``, of its class or its own: options of an
+    optimiser's group by the name of a parameter. Copies, ``torch.compile``, DDP and ``fully_shard``
+    keep it, since they replace tensors or wrap modules but do not rewrite a module's attributes.
+
+    Args:
+        model: any module; it may be a mixer, a model, or either of them wrapped or sharded.
+
+    Returns:
+        for the parameters with wishes, their name as in ``model.named_parameters()`` and the
+        options; all other parameters are missing.
+
+    Raises:
+        ValueError: where a module has wishes for a parameter that it does not have.
+
+    >>> from longlens.layers import build
+    >>> optim_hints(build("lru", 8, state=4))["log_rate"]
     {'lr': 0.001, 'weight_decay': 0.0}
     """
-    parameter = nn.Parameter(value.to(torch.get_default_dtype()))
-    parameter._optim = {"lr": lr, "weight_decay": 0.0}  # type: ignore[attr-defined]
-    return parameter
+    hints: dict[str, Mapping[str, float]] = {}
+    for prefix, module in model.named_modules():
+        # Not getattr: a compiled module hands on the attributes of the one that it wraps.
+        wishes = inspect.getattr_static(module, "optim_hints", {})
+        own = dict(module.named_parameters(recurse=False))
+        for name, options in wishes.items():
+            if name not in own:
+                raise ValueError(
+                    f"{type(module).__name__}.optim_hints names {name!r}, but the module's "
+                    f"parameters are {', '.join(map(repr, own))}"
+                )
+            hints[f"{prefix}.{name}" if prefix else name] = dict(options)
+    return hints
 
 
 def as_pairs(z: Tensor) -> Tensor:

@@ -16,7 +16,14 @@ import math
 import torch
 from torch import Tensor
 
-from longlens.layers.base import Aspects, as_complex, as_pairs, check_positive, special_parameter
+from longlens.layers.base import (
+    Aspects,
+    as_complex,
+    as_pairs,
+    as_parameter,
+    check_positive,
+    special,
+)
 from longlens.layers.convolution import DiagonalKernel, RecurrentConvolution
 
 
@@ -29,13 +36,15 @@ class DLRKernel(DiagonalKernel):
         directions: M.
     """
 
+    optim_hints = special("log_rate", "angle")
+
     def __init__(self, dim: int, *, state: int = 64, directions: int = 1) -> None:
         super().__init__()
         check_positive(dim=dim, state=state)
         self.dim = dim
         rate = torch.exp(torch.empty(state).uniform_(math.log(5e-4), math.log(0.5)))
-        self.log_rate = special_parameter(torch.log(rate))
-        self.angle = special_parameter(2 * math.pi * torch.arange(state) / state)
+        self.log_rate = as_parameter(torch.log(rate))
+        self.angle = as_parameter(2 * math.pi * torch.arange(state) / state)
         energy = torch.sqrt(-torch.expm1(-2 * rate) / state)
         w = torch.randn(directions, dim, state, dtype=torch.complex64) * math.sqrt(2) * energy
         self.w = torch.nn.Parameter(as_pairs(w))

@@ -19,9 +19,10 @@ from longlens.layers.base import (
     Aspects,
     as_complex,
     as_pairs,
+    as_parameter,
     check_choice,
     check_positive,
-    special_parameter,
+    special,
 )
 from longlens.layers.convolution import DiagonalKernel, RecurrentConvolution
 from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps
@@ -40,6 +41,8 @@ class DSSKernel(DiagonalKernel):
         dt_max: largest initial step size.
     """
 
+    optim_hints = special("log_decay", "frequency", "log_dt")
+
     def __init__(
         self,
         dim: int,
@@ -56,9 +59,9 @@ class DSSKernel(DiagonalKernel):
         check_choice("variant", variant, ("exp", "softmax"))
         self.variant, self.max_length = variant, max_length
         lam = hippo_nplr(2 * state)[0]  # shared by the channels, as in the paper
-        self.log_decay = special_parameter(torch.log(-lam.real))
-        self.frequency = special_parameter(lam.imag)
-        self.log_dt = special_parameter(log_steps(dim, dt_min, dt_max))
+        self.log_decay = as_parameter(torch.log(-lam.real))
+        self.frequency = as_parameter(lam.imag)
+        self.log_dt = as_parameter(log_steps(dim, dt_min, dt_max))
         self.w = torch.nn.Parameter(
             as_pairs(torch.randn(directions, dim, state, dtype=torch.complex64))
         )

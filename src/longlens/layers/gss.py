@@ -24,9 +24,10 @@ from longlens.layers.base import (
     State,
     as_complex,
     as_pairs,
+    as_parameter,
     check_positive,
     check_step,
-    special_parameter,
+    special,
     zero_padding,
 )
 from longlens.layers.convolution import DiagonalKernel
@@ -43,13 +44,15 @@ class GSSKernel(DiagonalKernel):
         directions: M.
     """
 
+    optim_hints = special("log_decay", "frequency")
+
     def __init__(self, dim: int, *, state: int, directions: int) -> None:
         super().__init__()
         check_positive(dim=dim, state=state)
         self.dim = dim
         # exp(normal) times a small scale: memories from a few steps to a few thousand
-        self.log_decay = special_parameter(torch.randn(state) + math.log(0.02))
-        self.frequency = special_parameter(torch.randn(state))
+        self.log_decay = as_parameter(torch.randn(state) + math.log(0.02))
+        self.frequency = as_parameter(torch.randn(state))
         w = torch.randn(directions, dim, state, dtype=torch.complex64) / state
         self.w = nn.Parameter(as_pairs(w))
 

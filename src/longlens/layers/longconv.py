@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longlens.layers.base import Aspects, check_length, check_positive, special_parameter
+from longlens.layers.base import Aspects, as_parameter, check_length, check_positive, special
 from longlens.layers.convolution import Kernel, LongConvolution
 
 
@@ -54,6 +54,8 @@ class LongConvKernel(Kernel):
         smoothing: odd width 2p + 1 of the moving average; 1 turns it off.
     """
 
+    optim_hints = special("taps")
+
     def __init__(
         self, dim: int, *, directions: int, max_length: int, threshold: float, smoothing: int
     ) -> None:
@@ -66,7 +68,7 @@ class LongConvKernel(Kernel):
         rate = (dim / 2) ** (torch.arange(dim) / dim)
         envelope = torch.exp(-torch.arange(max_length) / max_length * rate[:, None])
         taps = torch.randn(directions, dim, max_length) * envelope
-        self.taps = special_parameter(taps / taps.norm(dim=-1, keepdim=True))
+        self.taps = as_parameter(taps / taps.norm(dim=-1, keepdim=True))
 
     def forward(self, length: int) -> Tensor:
         """The first ``length`` taps, (M, D, length)."""

@@ -26,9 +26,10 @@ from longlens.layers.base import (
     State,
     as_complex,
     as_pairs,
+    as_parameter,
     check_positive,
     check_step,
-    special_parameter,
+    special,
     zero_padding,
 )
 from longlens.layers.s5 import complex_linear, real_readout
@@ -54,6 +55,7 @@ class LRU(Mixer):
 
     cost = "L"
     aspects = Aspects(special_init=True, stable=True, normalized=True)
+    optim_hints = special("log_rate", "log_phase", "log_gamma")
 
     def __init__(
         self,
@@ -72,10 +74,10 @@ class LRU(Mixer):
             raise ValueError(f"need 0 <= r_min < r_max < 1, got r_min={r_min}, r_max={r_max}")
         self.causal = not bidirectional
         square = torch.empty(state).uniform_(r_min**2, r_max**2)  # uniform on the ring's area
-        self.log_rate = special_parameter(torch.log(-0.5 * torch.log(square)))
+        self.log_rate = as_parameter(torch.log(-0.5 * torch.log(square)))
         phase = torch.rand(state).clamp_min(1e-4) * max_phase
-        self.log_phase = special_parameter(torch.log(phase))
-        self.log_gamma = special_parameter(0.5 * torch.log1p(-square))
+        self.log_phase = as_parameter(torch.log(phase))
+        self.log_gamma = as_parameter(0.5 * torch.log1p(-square))
         b = torch.randn(state, dim, dtype=torch.complex64) / math.sqrt(dim)
         self.b = nn.Parameter(as_pairs(b))
         c = torch.randn(1 + bidirectional, dim, state, dtype=torch.complex64) / math.sqrt(state)

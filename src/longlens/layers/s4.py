@@ -21,9 +21,10 @@ from longlens.layers.base import (
     State,
     as_complex,
     as_pairs,
+    as_parameter,
     check_length,
     check_positive,
-    special_parameter,
+    special,
 )
 from longlens.layers.convolution import Kernel, RecurrentConvolution
 from longlens.ops.numerics import full_precision
@@ -42,6 +43,8 @@ class S4Kernel(Kernel):
         dt_max: largest initial step size.
     """
 
+    optim_hints = special("log_decay", "frequency", "p", "b", "log_dt")
+
     def __init__(
         self,
         dim: int,
@@ -56,11 +59,11 @@ class S4Kernel(Kernel):
         check_positive(dim=dim, max_length=max_length)
         self.max_length = max_length
         lam, p, b, _ = hippo_nplr(state)
-        self.log_decay = special_parameter(torch.log(-lam.real).repeat(dim, 1))
-        self.frequency = special_parameter(lam.imag.repeat(dim, 1))
-        self.p = special_parameter(as_pairs(p).repeat(dim, 1, 1))
-        self.b = special_parameter(as_pairs(b).repeat(dim, 1, 1))
-        self.log_dt = special_parameter(log_steps(dim, dt_min, dt_max))
+        self.log_decay = as_parameter(torch.log(-lam.real).repeat(dim, 1))
+        self.frequency = as_parameter(lam.imag.repeat(dim, 1))
+        self.p = as_parameter(as_pairs(p).repeat(dim, 1, 1))
+        self.b = as_parameter(as_pairs(b).repeat(dim, 1, 1))
+        self.log_dt = as_parameter(log_steps(dim, dt_min, dt_max))
         c = torch.randn(directions, dim, state // 2, dtype=torch.complex64)
         self.truncated_c = torch.nn.Parameter(as_pairs(c))
 

@@ -19,9 +19,10 @@ from longlens.layers.base import (
     Aspects,
     as_complex,
     as_pairs,
+    as_parameter,
     check_choice,
     check_positive,
-    special_parameter,
+    special,
 )
 from longlens.layers.convolution import DiagonalKernel, RecurrentConvolution
 from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps
@@ -55,8 +56,9 @@ class S4DKernel(DiagonalKernel):
         discretization: "zoh" or "bilinear".
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
-        lr: learning rate of A and Δ, carried by the parameters.
     """
+
+    optim_hints = special("log_decay", "frequency", "log_dt")
 
     def __init__(
         self,
@@ -68,7 +70,6 @@ class S4DKernel(DiagonalKernel):
         discretization: str = "zoh",
         dt_min: float = 1e-3,
         dt_max: float = 1e-1,
-        lr: float = 1e-3,
     ) -> None:
         super().__init__()
         check_positive(dim=dim, state=state)
@@ -77,9 +78,9 @@ class S4DKernel(DiagonalKernel):
             raise ValueError(f"state must be even, got {state}")
         self.discretization = discretization
         lam = s4d_poles(init, state // 2)
-        self.log_decay = special_parameter(torch.log(-lam.real).repeat(dim, 1), lr)
-        self.frequency = special_parameter(lam.imag.repeat(dim, 1), lr)
-        self.log_dt = special_parameter(log_steps(dim, dt_min, dt_max), lr)
+        self.log_decay = as_parameter(torch.log(-lam.real).repeat(dim, 1))
+        self.frequency = as_parameter(lam.imag.repeat(dim, 1))
+        self.log_dt = as_parameter(log_steps(dim, dt_min, dt_max))
         c = torch.randn(directions, dim, state // 2, dtype=torch.complex64)
         self.c = torch.nn.Parameter(as_pairs(c))
 

@@ -23,10 +23,11 @@ from longlens.layers.base import (
     State,
     as_complex,
     as_pairs,
+    as_parameter,
     check_divides,
     check_positive,
     check_step,
-    special_parameter,
+    special,
     zero_padding,
 )
 from longlens.ops.numerics import full_precision, no_autocast
@@ -62,6 +63,7 @@ class S5(Mixer):
 
     cost = "L"
     aspects = Aspects(special_init=True, stable=True)
+    optim_hints = special("log_decay", "frequency", "log_dt", "b")
 
     def __init__(
         self,
@@ -78,12 +80,12 @@ class S5(Mixer):
         check_divides("blocks", blocks, "state", state)
         self.causal = not bidirectional
         lam, _, _, v = hippo_nplr(state // blocks)
-        self.log_decay = special_parameter(torch.log(-lam.real).repeat(blocks))
-        self.frequency = special_parameter(lam.imag.repeat(blocks))
-        self.log_dt = special_parameter(log_steps(state // 2, dt_min, dt_max))
+        self.log_decay = as_parameter(torch.log(-lam.real).repeat(blocks))
+        self.frequency = as_parameter(lam.imag.repeat(blocks))
+        self.log_dt = as_parameter(log_steps(state // 2, dt_min, dt_max))
         size = state // blocks
         b = torch.randn(blocks, size, dim, dtype=torch.float64) / dim**0.5
-        self.b = special_parameter(as_pairs((v.conj().T @ b.to(v.dtype)).flatten(0, 1)))
+        self.b = as_parameter(as_pairs((v.conj().T @ b.to(v.dtype)).flatten(0, 1)))
         c = torch.randn(1 + bidirectional, dim, blocks, size, dtype=torch.float64) / state**0.5
         self.c = nn.Parameter(as_pairs((c.to(v.dtype) @ v).flatten(-2)))
         self.skip = nn.Parameter(torch.randn(dim))

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from longlens.layers.base import Aspects, check_length, check_positive, special_parameter
+from longlens.layers.base import Aspects, as_parameter, check_length, check_positive, special
 from longlens.layers.convolution import Kernel, LongConvolution
 
 
@@ -32,6 +32,8 @@ class SGConvKernel(Kernel):
         max_length: the longest kernel.
     """
 
+    optim_hints = special("w")
+
     norm: Tensor
 
     def __init__(
@@ -43,7 +45,7 @@ class SGConvKernel(Kernel):
             raise ValueError(f"decay must be in (0, 1], got {decay}")
         self.decay, self.max_length = decay, max_length
         scales = 1 + max(0, math.ceil(math.log2(max_length / scale_dim)))
-        self.w = special_parameter(torch.randn(scales, directions, dim, scale_dim))
+        self.w = as_parameter(torch.randn(scales, directions, dim, scale_dim))
         self.register_buffer("norm", torch.ones(directions, dim, 1))
         with torch.no_grad():
             self.norm.copy_(self(max_length).norm(dim=-1, keepdim=True))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlens.layers.base import Aspects, State, check_positive, special_parameter
+from longlens.layers.base import Aspects, State, as_parameter, check_positive, special
 from longlens.layers.convolution import Kernel, RecurrentConvolution
 from longlens.ops.numerics import full_precision
 from longlens.ops.ssm import bilinear, dense_kernel, hippo_legs, log_steps
@@ -32,6 +32,8 @@ class SSKernel(Kernel):
         dt_max: largest initial step size.
     """
 
+    optim_hints = special("a", "b", "log_dt")
+
     def __init__(
         self,
         dim: int,
@@ -44,9 +46,9 @@ class SSKernel(Kernel):
         super().__init__()
         check_positive(dim=dim, state=state)
         a, b = hippo_legs(state)
-        self.a = special_parameter(a)
-        self.b = special_parameter(b)
-        self.log_dt = special_parameter(log_steps(dim, dt_min, dt_max))
+        self.a = as_parameter(a)
+        self.b = as_parameter(b)
+        self.log_dt = as_parameter(log_steps(dim, dt_min, dt_max))
         self.c = torch.nn.Parameter(torch.randn(directions, dim, state) / state**0.5)
 
     def discrete(self) -> tuple[Tensor, Tensor]:
