@@ -26,14 +26,14 @@ def test_angles_and_shifts_have_the_stated_range():
     size = 45
     dot = torch.zeros(1, size, size, dtype=torch.long)
     dot[0, 21:24, 40:43] = 255
-    turn = TurnAndShift((size, size), flip=0.0, shift=0.0)
+    turn = TurnAndShift((size, size), flip=0.0, shift=0.0, interpolation="bilinear")
     noise = torch.rand(500, 5, generator=torch.Generator().manual_seed(0))
     x, y = centre_of_mass(turn.transform(dot.view(1, -1).repeat(500, 1), None, noise), size)
     angle = np.degrees(np.arctan2(y - 22, x - 22))
     assert np.abs(angle - (2 * noise[:, 2].numpy() - 1) * 10).max() < 0.3
     middle = torch.zeros(1, size, size, dtype=torch.long)
     middle[0, 21:24, 21:24] = 255
-    shift = TurnAndShift((size, size), flip=0.0, angle=0.0)
+    shift = TurnAndShift((size, size), flip=0.0, angle=0.0, interpolation="bilinear")
     x, y = centre_of_mass(shift.transform(middle.view(1, -1).repeat(500, 1), None, noise), size)
     assert np.abs(x - 22 - (2 * noise[:, 3].numpy() - 1) * 4.5).max() < 0.05
     assert np.abs(y - 22 - (2 * noise[:, 4].numpy() - 1) * 4.5).max() < 0.05

@@ -1,10 +1,14 @@
-"""Affine maps of small gray images, a map of its own for each, by one bilinear resampling."""
+"""Affine maps of small gray images, a map of its own for each, by one resampling."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+Interpolation = Literal["nearest", "bilinear"]
 
 
 def affine_matrix(
@@ -50,8 +54,13 @@ def affine_matrix(
     return torch.stack(rows, dim=1).view(-1, 2, 3)
 
 
-def resample(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
+def resample(
+    images: Tensor, matrix: Tensor, fill: float, interpolation: Interpolation = "nearest"
+) -> Tensor:
     """Images (B, H, W) float, seen through ``matrix`` (B, 2, 3); ``fill`` where there was no image.
+
+    ``nearest`` keeps gray values as they are (thin lines stay bright, though some pixels of them go
+    missing); ``bilinear`` blends four pixels, which blurs.
 
     >>> image = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
     >>> resample(image, affine_matrix(shift_x=1.0, like=image), fill=9.0)
@@ -66,6 +75,13 @@ def resample(images: Tensor, matrix: Tensor, fill: float) -> Tensor:
     # grid_sample (align_corners=False) puts the centres of the outer pixels at ±(1 - 1/size).
     grid = torch.stack([old[:, 0] * (2 / width), old[:, 1] * (2 / height)], dim=-1)
     moved = F.grid_sample(
-        (images - fill)[:, None], grid, mode="bilinear", padding_mode="zeros", align_corners=False
-    )
+        (images - fill)[:, None], grid, mode=interpolation, padding_mode="zeros",
+        align_corners=False,
+    )  # fmt: skip
     return moved[:, 0] + fill
+
+
+def check_interpolation(value: str) -> None:
+    """Raise unless ``value`` is an :data:`Interpolation`."""
+    if value not in ("nearest", "bilinear"):
+        raise ValueError(f"interpolation must be 'nearest' or 'bilinear', got {value!r}")

@@ -14,7 +14,12 @@ import math
 import torch
 from torch import Tensor
 
-from longlens.training.augment.affine import affine_matrix, resample
+from longlens.training.augment.affine import (
+    Interpolation,
+    affine_matrix,
+    check_interpolation,
+    resample,
+)
 from longlens.training.augment.base import Transform, to_images, to_tokens
 from longlens.training.augment.gray import TABLES, lookup_tables, sharpen
 
@@ -86,7 +91,9 @@ def describe(operation: str, level: int, sign: int, shape: tuple[int, int]) -> l
     return [row[column] for column in COLUMNS]
 
 
-def apply_operation(images: Tensor, rows: Tensor, fill: float) -> Tensor:
+def apply_operation(
+    images: Tensor, rows: Tensor, fill: float, interpolation: Interpolation = "nearest"
+) -> Tensor:
     """Apply to images (B, H, W) float the operations ``rows`` (B, 8)."""
     part = dict(zip(COLUMNS, rows.unbind(1), strict=True))
     pixels = images.flatten(1).long()
@@ -98,7 +105,7 @@ def apply_operation(images: Tensor, rows: Tensor, fill: float) -> Tensor:
         angle=part["rotate"], shear_x=part["shear_x"], shear_y=part["shear_y"],
         shift_x=part["translate_x"], shift_y=part["translate_y"], like=images,
     )  # fmt: skip
-    return resample(images, matrix, fill).round()
+    return resample(images, matrix, fill, interpolation).round()
 
 
 class AugmentImage(Transform):
@@ -112,6 +119,7 @@ class AugmentImage(Transform):
         scale: least and greatest enlargement.
         cutout: side of a square at a random place that is filled; 0: none.
         fill: gray value of what was outside the image.
+        interpolation: of turned, sheared, enlarged and shifted images.
 
     >>> augment = AugmentImage((32, 32))
     >>> pixels = torch.randint(256, (4, 1024))
@@ -134,8 +142,10 @@ class AugmentImage(Transform):
         scale: tuple[float, float] = (0.9, 1.1),
         cutout: int = 0,
         fill: int = 128,
+        interpolation: Interpolation = "nearest",
     ) -> None:
         super().__init__()
+        check_interpolation(interpolation)
         for name, value in (("flip", flip), ("shift", shift)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must be in 0 … 1, got {value}")
@@ -143,6 +153,7 @@ class AugmentImage(Transform):
             raise ValueError(f"scale must be a pair 0 < least <= greatest, got {scale}")
         self.shape, self.policy, self.flip, self.shift = shape, policy, flip, shift
         self.scale, self.cutout, self.fill = scale, cutout, fill
+        self.interpolation: Interpolation = interpolation
         rows = [
             [[describe(name, level, sign, shape) for sign in (-1, 1)] for name, _, level in pair]
             for pair in CIFAR_POLICY
@@ -164,7 +175,9 @@ class AugmentImage(Transform):
             for step, use, sign in ((0, use_1, sign_1), (1, use_2, sign_2)):
                 rows = self.operations[pair, step, (2 * sign).long()]
                 used = use < self.probability[pair, step]
-                images = apply_operation(images, rows * used[:, None], self.fill)
+                images = apply_operation(
+                    images, rows * used[:, None], self.fill, self.interpolation
+                )
         flip, across, down, scale, cut_x, cut_y = rest
         height, width = self.shape
         matrix = affine_matrix(
@@ -174,7 +187,7 @@ class AugmentImage(Transform):
             shift_y=(2 * down - 1) * self.shift * height,
             like=images,
         )
-        images = resample(images, matrix, self.fill)
+        images = resample(images, matrix, self.fill, self.interpolation)
         if self.cutout:
             images = cut_square(images, cut_x, cut_y, self.cutout, self.fill)
         return to_tokens(images, inputs)

@@ -7,7 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from longlens.training.augment.affine import affine_matrix, resample
+from longlens.training.augment.affine import (
+    Interpolation,
+    affine_matrix,
+    check_interpolation,
+    resample,
+)
 from longlens.training.augment.base import Transform, to_images, to_tokens
 
 
@@ -19,6 +24,8 @@ class TurnAndShift(Transform):
         flip: probability of each of the two mirrorings.
         angle: up to this many degrees in either direction.
         shift: up to this share of the size, in either direction and axis.
+        interpolation: ``nearest`` keeps the brightness of the thin dashes, which pixel tokens
+            depend on; ``bilinear`` keeps them whole and dims them.
 
     >>> turn = TurnAndShift((4, 4), angle=0.0, shift=0.0, flip=1.0)
     >>> turn(torch.arange(16).view(1, 16), None, torch.Generator())[0, :5]
@@ -33,12 +40,15 @@ class TurnAndShift(Transform):
         flip: float = 0.5,
         angle: float = 10.0,
         shift: float = 0.1,
+        interpolation: Interpolation = "nearest",
     ) -> None:
         super().__init__()
+        check_interpolation(interpolation)
         for name, value in (("flip", flip), ("shift", shift)):
             if not 0 <= value <= 1:
                 raise ValueError(f"{name} must be in 0 … 1, got {value}")
         self.shape, self.flip, self.angle, self.shift = shape, flip, angle, shift
+        self.interpolation: Interpolation = interpolation
 
     def noise(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """(B, 5) uniform numbers."""
@@ -56,4 +66,4 @@ class TurnAndShift(Transform):
             shift_y=(2 * down - 1) * self.shift * self.shape[0],
             like=images,
         )
-        return to_tokens(resample(images, matrix, fill=0.0), inputs)
+        return to_tokens(resample(images, matrix, 0.0, self.interpolation), inputs)
