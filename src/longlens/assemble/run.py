@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,6 +17,7 @@ from longlens.assemble.measure import flops_per_token, peak_memory_mib, speed
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.tasks import Task
+from longlens.tasks.mix import MixedTask
 from longlens.training import budget
 from longlens.training.checkpoint import CheckpointError
 from longlens.training.distributed import Ranks, ranks
@@ -186,15 +187,16 @@ def _load(options: TrainOptions, among: Ranks) -> Task:
     """Load the task on every rank; the first verifies it, and makes it where that is needed."""
     if not among.main:
         among.wait()
-    task = tasks.load(
-        options.task,
-        options.root,
-        verify="full" if among.main else "size",
-        **options.task_options,
-    )
+    sets = [dict(options.task_options)]
+    if options.mix_easier:
+        if options.task not in ("pathfinder", "pathx"):
+            raise ValueError(f"mix_easier is for pathfinder and pathx, got task {options.task!r}")
+        sets += [sets[0] | {"difficulty": easier} for easier in ("intermediate", "easy")]
+    verify: Literal["full", "size"] = "full" if among.main else "size"
+    parts = [tasks.load(options.task, options.root, verify=verify, **own) for own in sets]
     if among.main:
         among.wait()
-    return task
+    return MixedTask(parts[0], parts[1:]) if options.mix_easier else parts[0]
 
 
 def _data(task: Task) -> dict[str, Any]:

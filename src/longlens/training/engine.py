@@ -102,6 +102,7 @@ class Engine:
         self.optimizer.zero_grad()
         counts = self._counts(examples)
         total = torch.zeros((), device=self.device)
+        step_sums = torch.zeros_like(self.sums)
         parts = list(examples.split(self.micro_batch))
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
@@ -109,14 +110,17 @@ class Engine:
                 loss, sums = self._losses(part, counts)
                 (loss * world).backward()  # gradients are averaged over the ranks
             total += loss.detach()
-            self.sums += sums
+            step_sums += sums
         if self.sharded:
             for parameter, tensor in zip(self.parameters, self.optimizer.tensors, strict=True):
                 gradient = parameter.grad
                 tensor.grad = None if gradient is None else distributed.local(gradient)
                 parameter.grad = None
         norm = self._gradient_norm()
-        skip = self._note_bad(~(torch.isfinite(norm) & torch.isfinite(total)))
+        bad = ~(torch.isfinite(norm) & torch.isfinite(total))
+        if world > 1:
+            bad = self.ranks.largest(bad.float()) > 0
+        skip = self._note_bad(bad)
         clip = self.options.clip
         scale = (norm / clip).clamp(min=1.0) if clip else torch.ones_like(norm)
         self.optimizer.step(scale, skip.float())
@@ -125,7 +129,8 @@ class Engine:
             kept.copy_(buffer)
         if self.average:
             update_average(self.average, self.optimizer.tensors, self.options.ema)
-        self.norms += norm.double()
+        self.sums += step_sums.masked_fill(bad, 0.0)
+        self.norms += norm.double().masked_fill(bad, 0.0)
         self.device_step_number += 1
 
     def _loss_and_sums(self, examples: Examples, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,8 +184,6 @@ class Engine:
         The policy "skip" leaves out bad updates, the others every one from the first bad one on, so
         that the weights stay as they were before it until the host finds out.
         """
-        if self.ranks.world_size > 1:
-            bad = self.ranks.largest(bad.float()) > 0
         earliest = torch.where(bad & (self.first_bad < 0), self.device_step_number, self.first_bad)
         self.first_bad.copy_(earliest)
         self.skipped += bad

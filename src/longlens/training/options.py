@@ -83,6 +83,9 @@ class TrainOptions:
     """scratch, or any of denoise, augment and pretrain joined by "+", as in denoise+augment."""
     denoise_weight: float = 1.0
     """Weight of the second loss under denoise."""
+    mix_easier: bool = False
+    """For pathfinder and pathx: train on the easy and intermediate sets as well; validation and
+    test stay the task's own."""
     mask_rate: float = 0.3
     """Share of the tokens that denoise and masked pretraining hide."""
     pretrain_kind: str = "masked"
