@@ -16,7 +16,14 @@ def tiny(folder: Path, **changes: Any) -> TrainOptions:
     """A run of a second or so: dropout, an average of the weights, several padded lengths."""
     values: dict[str, Any] = dict(
         task="listops",
-        task_options={"train": 60, "validation": 12, "test": 12},
+        task_options={
+            "train": 60,
+            "validation": 12,
+            "test": 12,
+            "min_length": 8,
+            "max_length": 120,
+            "max_depth": 4,
+        },
         length=96,
         multiple=32,
         mixer="las",

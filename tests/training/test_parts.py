@@ -79,6 +79,16 @@ def test_objectives_add_up_over_parts(kind, parts):
     torch.testing.assert_close(total / count, loss)
 
 
+def test_classification_does_not_mind_the_mask_and_regression_finds_the_last_real_positions():
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    outputs, targets = torch.randn(2, 3), torch.tensor([1, 2])
+    objective = Objective("classification")
+    assert torch.equal(objective.sums(outputs, targets, mask), objective.sums(outputs, targets))
+    values = torch.arange(10.0).view(2, 5, 1)
+    targets = torch.tensor([[[3.0], [4.0]], [[6.0], [7.0]]])
+    assert Objective("regression").loss_sum(values, targets, mask) == 0
+
+
 def test_a_metric_that_is_not_a_number_never_wins():
     objective = Objective("classification")
     assert not objective.better(float("nan"), None)

@@ -42,14 +42,14 @@ def test_fifty_killed_runs_end_bit_identical(tmp_path):
 
 def stop_at(monkeypatch, step, signum=signal.SIGTERM):
     """Send a signal to this process after ``step`` steps."""
-    original = loop.Trainer._step
+    original = loop.Trainer.step
 
     def patched(self):
         original(self)
         if self.state.step == step:
             os.kill(os.getpid(), signum)
 
-    monkeypatch.setattr(loop.Trainer, "_step", patched)
+    monkeypatch.setattr(loop.Trainer, "step", patched)
 
 
 @pytest.mark.parametrize(  # inside an interval, at an evaluation, at the end

@@ -13,7 +13,12 @@ import torch
 
 from longlens import tasks
 from longlens.assemble.build import make_job, make_model
-from longlens.assemble.measure import flops_per_token, peak_memory_mib, speed
+from longlens.assemble.measure import (
+    flops_per_token,
+    forget_peak_memory,
+    peak_memory_mib,
+    speed,
+)
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.tasks import Task
@@ -120,8 +125,7 @@ def _train(
             )
             replace_file(folder / CONFIG, config_json(model.config).encode())
         flops = flops_per_token(model, job)
-        if among.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        forget_peak_memory(among.device)
         trainer = Trainer(job, options, among, folder, record, origin, started)
         result = trainer.run()
         final = trainer.final_weights()

@@ -1,4 +1,4 @@
-"""`longlens bench ops`: LaS beside plain SDPA, FlexAttention and eager Eq. 4, in one run."""
+"""`longlens bench ops`: LaS beside plain SDPA, FlexAttention and eager Eq. 4; `bench train`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longlens.cli.bench_train import train
 from longlens.cli.measure import peak_mebibytes, side_by_side
 from longlens.ops.las import decay_rates, explain, las_attention
 from longlens.training.provenance import provenance
@@ -235,7 +236,7 @@ def main(argv: Sequence[str]) -> int:
 
     if not argv:
         argv = ["--help"]
-    code: int = auto_cli({"ops": ops}, args=list(argv), prog="longlens bench")
+    code: int = auto_cli({"ops": ops, "train": train}, args=list(argv), prog="longlens bench")
     return code
 
 

@@ -88,9 +88,7 @@ class Trainer:
             TrainingError: the run cannot go on.
         """
         with self.signals.caught():
-            if not self._resume():
-                self._fix_length()
-            self._begin()
+            self.begin()
             try:
                 while True:
                     self._log_if_due()
@@ -98,11 +96,11 @@ class Trainer:
                     self._checkpoint_if_due()
                     if self._is_over():
                         return self._finish()
-                    self._step()
+                    self.step()
             finally:
                 self.progress.close()
 
-    def _step(self) -> None:
+    def step(self) -> None:
         """One optimisation step on the next batch."""
         self.meter.start()
         batch = self._next_batch()
@@ -188,8 +186,10 @@ class Trainer:
         else:
             state.total = max(1, math.ceil((options.epochs or 10.0) * self.epoch_steps))
 
-    def _begin(self) -> None:
-        """Set up what follows from the state."""
+    def begin(self) -> None:
+        """Take up the last checkpoint or the beginning, and set up what follows from it."""
+        if not self._resume():
+            self._fix_length()
         options, state = self.options, self.state
         self.engine.micro_batch = state.micro_batch
         self.schedule = Schedule(

@@ -62,19 +62,23 @@ class Objective:
     def count(self, targets: Tensor, where: Tensor | None = None) -> Tensor:
         """How many terms the loss of these targets has, as a float32 scalar.
 
-        ``where`` (B, L) says which positions count, for the kinds per position.
+        ``where`` (B, L) says which positions count, for next_token and masked.
         """
         if self.per_position and where is not None:
             return where.sum(dtype=torch.float32)
         return torch.full((), float(targets.numel()), device=targets.device)
 
     def loss_sum(self, outputs: Tensor, targets: Tensor, where: Tensor | None = None) -> Tensor:
-        """The loss, summed over its terms, in float32."""
+        """The loss, summed over its terms, in float32.
+
+        ``where`` (B, L): the positions that count; for regression the real ones, of which the last
+        T have targets; not used for classification.
+        """
         return self._terms(outputs.float(), targets, where).sum()
 
     def _terms(self, outputs: Tensor, targets: Tensor, where: Tensor | None) -> Tensor:
         if self.kind == "regression":
-            return (outputs[:, -targets.shape[1] :] - targets).square()
+            return (last_positions(outputs, targets.shape[1], where) - targets).square()
         if self.kind == "classification":
             return F.cross_entropy(outputs, targets, reduction="none")
         terms = F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none")
@@ -93,7 +97,7 @@ class Objective:
             zero = torch.zeros_like(loss)
             return torch.stack([loss, count, zero, zero])
         right = outputs.argmax(-1) == targets
-        if where is not None:
+        if where is not None and self.per_position:
             right = right & where
         return torch.stack([loss, count, right.sum(dtype=torch.float64), torch.zeros_like(loss)])
 
@@ -116,6 +120,20 @@ class Objective:
         if math.isnan(new):
             return False
         return old is None or (new > old if self.higher_is_better else new < old)
+
+
+def last_positions(outputs: Tensor, count: int, mask: Tensor | None) -> Tensor:
+    """The last ``count`` real positions of each row: (B, L, D), mask (B, L) -> (B, count, D).
+
+    >>> mask = torch.tensor([[True, True, True, False]])
+    >>> last_positions(torch.arange(4.0).view(1, 4, 1), 2, mask).flatten()
+    tensor([1., 2.])
+    """
+    if mask is None:
+        return outputs[:, -count:]
+    first = mask.sum(1, keepdim=True) - count
+    index = (first + torch.arange(count, device=mask.device)).clamp(min=0)
+    return outputs.gather(1, index[..., None].expand(-1, -1, outputs.shape[-1]))
 
 
 SUMS = 4  # length of the vector that Objective.sums returns
