@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from longlens.training.budget import seconds
+
 PROTOCOLS = ("scratch", "denoise", "augment", "pretrain")
 SCHEDULES = ("cosine", "linear", "constant", "plateau")
 DTYPES = ("auto", "float32", "bfloat16")
@@ -224,6 +226,8 @@ class TrainOptions:
             raise ValueError(f"micro_batch must be a number or auto, got {self.micro_batch!r}")
         if isinstance(self.micro_batch, int) and self.micro_batch < 1:
             raise ValueError(f"micro_batch must be 1 or more, got {self.micro_batch}")
+        if self.budget is not None:
+            seconds(self.budget)  # raises where it is no duration
         if self.epochs is not None and self.epochs <= 0:
             raise ValueError(f"epochs must be more than 0, got {self.epochs}")
 
