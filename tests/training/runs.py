@@ -53,7 +53,9 @@ def outcome(folder: Path) -> dict[str, Any]:
     ]
     record = comparable(read_record(folder))
     record["options"] = {
-        key: value for key, value in record["options"].items() if key not in ("runs", "name")
+        key: value
+        for key, value in record["options"].items()
+        if key not in ("runs", "name", "checkpoint_seconds")
     }
     record.pop("name")
     return {

@@ -72,6 +72,25 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(run_options, monkeypatch, st
     assert mine == alone
 
 
+def test_a_run_cut_off_before_its_first_checkpoint_begins_again(run_options, monkeypatch):
+    train_run(run_options(name="alone"))
+    options = run_options(name="cut", checkpoint_seconds=1e9)
+    with monkeypatch.context() as patch:
+        original = loop.Trainer.step
+
+        def die(self):
+            original(self)
+            if self.state.step == 5:  # a line of the curve is written, a checkpoint is not
+                raise GeneratorExit
+
+        patch.setattr(loop.Trainer, "step", die)
+        with pytest.raises(GeneratorExit):
+            train_run(options)
+    record = train_run(options)
+    assert [event["kind"] for event in record["events"]] == ["begin again"]
+    assert outcome(run_folder(options)) == outcome(run_folder(replace(options, name="alone")))
+
+
 def test_a_finished_run_is_not_trained_again(run_options, monkeypatch):
     options = run_options()
     first = train_run(options)

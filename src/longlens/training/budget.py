@@ -49,7 +49,7 @@ def steps_that_fit(
         epoch: steps of an epoch.
 
     >>> steps_that_fit(100.0, 0.0, Timing(step=0.1, evaluation=1.0, final=2.0), 100, 1000)
-    854
+    850
     """
     left = budget * (1 - RESERVE) - spent - timing.final
 

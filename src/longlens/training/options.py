@@ -37,7 +37,7 @@ class TrainOptions:
 
     >>> options = TrainOptions(task="listops", mixer="s4d", steps=100)
     >>> options.protocols, options.default_name()
-    (('scratch',), 'listops-s4d-0-5e1cd8ed')
+    (('scratch',), 'listops-s4d-0-f4b5dde3')
     """
 
     # --- what is learned ---

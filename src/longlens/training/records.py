@@ -38,6 +38,7 @@ class Record:
     >>> record = Record(Path(tempfile.mkdtemp()) / "a")
     >>> record.update(status="running")
     >>> record.curve({"step": 1, "split": "train", "loss": 2.0})
+    >>> record.close()
     >>> list(read_curves(record.folder)), read_record(record.folder)["status"]
     ([{'step': 1, 'split': 'train', 'loss': 2.0}], 'running')
     """
