@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from longlens.cli.main import main
+from longlens.cli.train import parse
 from longlens.training.records import read_record
 from tests.training.runs import tiny
 
@@ -43,6 +44,15 @@ def test_config_files_and_overrides(run_options, tmp_path, capsys):
     assert main(["train", "--config", str(path), "--seed", "3", "--name", "x"]) == 0
     record = json.loads((tmp_path / "runs" / "x" / "record.json").read_text())
     assert record["seed"] == 3 and record["options"]["dim"] == options.dim
+
+
+def test_help_explains_every_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Rows a rank computes at once; auto: the most that fit in memory" in out
+    assert "torchrun --nproc_per_node 4" in out
+    assert parse(["--batch-size", "3", "--micro-batch=auto"]).micro_batch == "auto"
 
 
 @pytest.mark.parametrize(
@@ -88,6 +98,7 @@ assert {"rich", "pytest", "safetensors", "huggingface_hub", "docstring_parser"} 
 sys.modules.update(dict.fromkeys(blocked | {"triton", "transformers"}))  # None: not found
 
 from longlens.cli.main import main
+from longlens.cli.train import parse
 assert main(json.loads(sys.argv[1])) == 0
 from longlens.models.build import Model
 (folder,) = pathlib.Path(sys.argv[2]).iterdir()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import inspect
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any, get_type_hints
 
 from longlens.training.options import TrainOptions
 
@@ -17,21 +23,51 @@ EPILOG = """examples:
 A run that was cut off goes on when the same command is given again."""
 
 
+def field_docs(kind: type) -> dict[str, str]:
+    """What stands below each field of a dataclass, by name.
+
+    >>> field_docs(TrainOptions)["seed"][:28]
+    'Decides initial weights, ord'
+    """
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, below in pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+            assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
+
+
 def parse(argv: Sequence[str]) -> TrainOptions:
-    """Read options from words of a command line."""
+    """Read options from words of a command line; ``--batch-size`` is ``--batch_size`` too."""
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(
         prog="longlens train",
         description="Train a model, or go on with what was begun, and write its record.",
         epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         exit_on_error=False,
     )
     parser.add_argument("--config", action="config", help="a file of options (YAML or JSON)")
-    parser.add_class_arguments(TrainOptions)
-    values: dict[str, Any] = parser.parse_args(list(argv)).as_dict()
+    docs, types = field_docs(TrainOptions), get_type_hints(TrainOptions)
+    for field in fields(TrainOptions):
+        default = {} if field.name.endswith("_options") else field.default
+        shown = "" if default is None else f" (default: {default})"
+        what = docs[field.name].replace("%", "%%") + shown
+        parser.add_argument(f"--{field.name}", type=types[field.name], default=default, help=what)
+    words = [_with_underscores(word) for word in argv]
+    values: dict[str, Any] = parser.parse_args(words).as_dict()
     values.pop("config", None)
     return TrainOptions(**values)
+
+
+def _with_underscores(word: str) -> str:
+    name, equals, value = word.partition("=")
+    if not name.startswith("--"):
+        return word
+    return "--" + name[2:].replace("-", "_") + equals + value
 
 
 def summary(record: dict[str, Any]) -> str:

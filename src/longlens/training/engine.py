@@ -62,7 +62,7 @@ class Engine:
         self.sums = torch.zeros(2 * SUMS, dtype=torch.float64, device=self.device)
         self.norms = torch.zeros((), dtype=torch.float64, device=self.device)
         self.first_bad, self.skipped, self.device_step_number = zero - 1, zero.clone(), zero.clone()
-        self._buffers = [b for b in job.model.buffers() if b.is_floating_point()]
+        self._buffers = [b for name, b in job.model.named_buffers() if "running_" in name]
         self._kept_buffers = [buffer.clone() for buffer in self._buffers]
 
     def _build_optimizer(self) -> None:
