@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
         prog="longlens demo",
         description="Train softmax and LaS attention to tell the periods of noisy waves.",
     )
-    parser.add_argument("--steps", type=int, default=200, help="training steps (default 200)")
+    parser.add_argument("--steps", type=int, default=160, help="training steps (default 160)")
     parser.add_argument("--length", type=int, default=256, help="tokens per sequence (default 256)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
     parser.add_argument("--out", default="runs/demo", help="folder of the records (runs/demo)")
