@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-slow test-faults test-gpu bench clean
+.PHONY: help demo test lint format test-slow test-kernels test-faults test-gpu bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,14 @@ format: $(BIN)/.installed ## rewrite the code in the project's format
 
 test-slow: $(BIN)/.installed ## the tests that take minutes
 	$(BIN)/python -m pytest -n auto -m slow
+
+# Triton belongs to a CUDA build of torch; on a CPU its interpreter runs the kernels' logic.
+$(BIN)/.kernels: $(BIN)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(CONSTRAINTS) triton==3.9.0
+	@touch $@
+
+test-kernels: $(BIN)/.kernels ## the logic of the Triton kernels, in Triton's interpreter
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m kernels
 
 test-faults: $(BIN)/.installed ## the tests that kill processes on purpose
 	$(BIN)/python -m pytest -m faults

@@ -13,7 +13,13 @@ from longlens._version import __version__
 
 if TYPE_CHECKING:
     from longlens.layers.attention import LaSAttention, SoftmaxAttention
-    from longlens.ops.las import decay_rates, explain, las_attention, las_weights
+    from longlens.ops.las import (
+        decay_rates,
+        explain,
+        las_attention,
+        las_attention_varlen,
+        las_weights,
+    )
 
 __all__ = [
     "LaSAttention",
@@ -22,6 +28,7 @@ __all__ = [
     "decay_rates",
     "explain",
     "las_attention",
+    "las_attention_varlen",
     "las_weights",
 ]
 
@@ -31,6 +38,7 @@ _HOME = {
     "decay_rates": "longlens.ops.las",
     "explain": "longlens.ops.las",
     "las_attention": "longlens.ops.las",
+    "las_attention_varlen": "longlens.ops.las",
     "las_weights": "longlens.ops.las",
 }
 

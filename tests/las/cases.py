@@ -110,7 +110,7 @@ def run(case, impl, dtype=torch.float64, *, through=torch.float64, device="cpu",
     return [out.detach(), *grads]
 
 
-def over_budget(case, impl, dtype, device="cpu"):
+def over_budget(case, impl, dtype, device="cpu", runner=run):
     """What exceeds the error budget in a low precision: a list of (name, error, allowed).
 
     Against float64, the budget is twice the error of the plain reference run in the same dtype,
@@ -120,7 +120,7 @@ def over_budget(case, impl, dtype, device="cpu"):
     """
     true = run(case, "reference", through=dtype, device=device)
     plain = run(case, "reference", dtype, through=dtype, device=device)
-    fast = run(case, impl, dtype, through=dtype, device=device)
+    fast = runner(case, impl, dtype, through=dtype, device=device)
     floor = (12 if device == "cuda" else 8) * torch.finfo(dtype).eps
     found = []
     for name, exact, slow, quick in zip(("out", *"qkvα"), true, plain, fast, strict=False):

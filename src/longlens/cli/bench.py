@@ -1,4 +1,4 @@
-"""`longlens bench ops`: LaS beside plain SDPA, FlexAttention and eager Eq. 4; `bench train`."""
+"""`longlens bench`: LaS beside plain attention, FlexAttention and eager Eq. 4, in one run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.cli.bench_train import train
-from longlens.cli.measure import peak_mebibytes, side_by_side
+from longlens.cli.measure import captured, copy_bandwidth, peak_mebibytes, side_by_side
 from longlens.ops.las import decay_rates, explain, las_attention
+from longlens.ops.las.triton import why_not
 from longlens.training.provenance import provenance
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -24,8 +24,9 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 DEFAULT_SHAPES = {
     "cpu": ["1,8,512,32", "1,8,2048,32", "1,8,4096,32", "1,8,8192,32"],
     "cuda": [
-        "50,8,1024,32", "16,8,2048,32", "4,8,4096,64", "2,16,8192,64", "1,16,16384,64",
-        "1,16,16384,128",
+        "50,8,1024,32", "16,8,2048,32", "4,8,4096,64", "4,8,4096,128", "2,16,8192,64",
+        "2,16,8192,128", "1,16,16384,64", "1,16,16384,128", "1,16,32768,64", "1,8,65536,64",
+        "1,8,65536,128",
     ],
 }  # fmt: skip
 EAGER_LIMIT = 2**31  # bytes of one score matrix, above which eager Eq. 4 is left out
@@ -61,8 +62,8 @@ def ops(
         seconds: time to spend on each comparison.
         output: also write the rows to this CSV file, with hardware, versions and commit.
     """
-    target = torch.device(_auto_device(device))
-    kind = _dtype(dtype, target)
+    target = torch.device(auto_device(device))
+    kind = auto_dtype(dtype, target)
     options = dict(window=window, smoothing=smoothing, is_causal=causal)
     rows: list[dict[str, Any]] = []
     origin = provenance(target) | {"date": datetime.now(UTC).date().isoformat()}
@@ -74,11 +75,12 @@ def ops(
         print(_table(text, found), flush=True)
         rows += [row | origin for row in found]
         if output is not None:  # after every shape, so that an interrupted run keeps its rows
-            _write(output, rows)
+            write_rows(output, rows)
     return 0
 
 
-def _auto_device(device: str) -> str:
+def auto_device(device: str) -> str:
+    """The device that the option means: "auto" is cuda where there is one."""
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device must be one of auto, cpu, cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
@@ -86,7 +88,8 @@ def _auto_device(device: str) -> str:
     return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
-def _dtype(name: str, device: torch.device) -> torch.dtype:
+def auto_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The dtype that the option means: "auto" is bfloat16 on cuda and float32 elsewhere."""
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -122,6 +125,8 @@ def _compare(
         "plain SDPA": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
         "LaS": lambda q, k, v: las_attention(q, k, v, **las),
     }
+    if explain(q, k, v, **las).impl != "triton" and why_not(q.device, q.dtype, q.shape[3]) is None:
+        forms["LaS, Triton"] = lambda q, k, v: las_attention(q, k, v, impl="triton", **las)
     if eager and B * H * L * L * q.element_size() < EAGER_LIMIT:
         forms["eager Eq. 4"] = lambda q, k, v: las_attention(q, k, v, impl="reference", **las)
     if flex:
@@ -145,8 +150,16 @@ def _compare(
     differentiable = {
         n: f for n, f in forms.items() if n != "FlexAttention" or device.type == "cuda"
     }
+    # The least that scaling Q and K and pooling V must move: three tensors in and out, twice.
+    floor = 1e3 * 12 * q.numel() * q.element_size() / copy_bandwidth(device)
     ahead = side_by_side({n: forward(f) for n, f in forms.items()}, device, seconds)
     whole = side_by_side({n: both(f) for n, f in differentiable.items()}, device, seconds)
+    replayed: dict[str, float] = {}
+    if device.type == "cuda":
+        graphs = {
+            n: captured(both(f), device) for n, f in differentiable.items() if n != "eager Eq. 4"
+        }
+        replayed = side_by_side(graphs, device, seconds)
     rows = []
     for name, form in forms.items():
         out = form(q, k, v)[:, :, -EXACT_ROWS:].detach().double()
@@ -160,6 +173,13 @@ def _compare(
                 "forward_ms": ahead[name],
                 "forward_backward_ms": whole.get(name, math.nan),
                 "ratio_to_plain": whole.get(name, math.nan) / whole["plain SDPA"],
+                # the same replayed as a CUDA graph: the device's time alone
+                "graph_ms": replayed.get(name, math.nan),
+                "graph_ratio": replayed.get(name, math.nan) / replayed.get("plain SDPA", math.nan),
+                # plain attention, and the traffic of a prologue at the speed of a copy
+                "floor_ms": replayed.get("plain SDPA", whole["plain SDPA"]) + floor
+                if name == "LaS"
+                else math.nan,
                 "peak_mib": peak_mebibytes(both(form), device) if name in whole else math.nan,
                 # plain attention computes something else, so it has no error to report
                 "error": math.nan if name == "plain SDPA" else wrong,
@@ -169,6 +189,8 @@ def _compare(
 
 
 def _path(name: str, q: Tensor, k: Tensor, v: Tensor, las: dict[str, Any]) -> str:
+    if name == "LaS, Triton":
+        return "triton"
     return explain(q, k, v, **las).route if name == "LaS" else ""
 
 
@@ -204,11 +226,17 @@ def _flex(alpha: Tensor, options: dict[str, Any]) -> Attention:
 
 
 def _table(shape: str, rows: list[dict[str, Any]]) -> str:
-    head = f"\n{shape:<18}{'forward':>10}{'fwd+bwd':>12}{'to plain':>10}{'peak':>12}{'error':>11}"
+    head = (
+        f"\n{shape:<18}{'forward':>10}{'fwd+bwd':>12}{'to plain':>10}{'as graph':>12}"
+        f"{'to plain':>10}{'floor':>10}{'peak':>12}{'error':>11}"
+    )
     lines = [
         f"{row['implementation']:<18}{_number(row['forward_ms'], '.2f', ' ms'):>10}"
         f"{_number(row['forward_backward_ms'], '.2f', ' ms'):>12}"
         f"{_number(row['ratio_to_plain'], '.2f', ' x'):>10}"
+        f"{_number(row['graph_ms'], '.2f', ' ms'):>12}"
+        f"{_number(row['graph_ratio'], '.2f', ' x'):>10}"
+        f"{_number(row['floor_ms'], '.2f', ' ms'):>10}"
         f"{_number(row['peak_mib'], '.0f', ' MiB'):>12}{_number(row['error'], '.1e', ''):>11}"
         + (f"  {row['path']}" if row["path"] else "")
         for row in rows
@@ -220,7 +248,8 @@ def _number(value: float, form: str, unit: str) -> str:
     return "-" if math.isnan(value) else f"{value:{form}}{unit}"
 
 
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write dictionaries with the same keys as a CSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
@@ -236,7 +265,11 @@ def main(argv: Sequence[str]) -> int:
 
     if not argv:
         argv = ["--help"]
-    code: int = auto_cli({"ops": ops, "train": train}, args=list(argv), prog="longlens bench")
+    from longlens.cli.bench_layers import decode, layer
+    from longlens.cli.bench_train import train
+
+    commands: Any = {"ops": ops, "layer": layer, "decode": decode, "train": train}
+    code: int = auto_cli(commands, args=list(argv), prog="longlens bench")
     return code
 
 

@@ -13,8 +13,15 @@ import torch
 Work = Callable[[], object]
 
 
-def milliseconds(work: Work, device: torch.device) -> float:
-    """How long one call takes, the device's queue empty before and after."""
+BUSY_MS = 10.0  # a CUDA measurement queues calls for about this long
+
+
+def milliseconds(work: Work, device: torch.device, repeats: int = 1) -> float:
+    """How long one call takes.
+
+    On CUDA this is the mean of `repeats` calls queued back to back, as in training: the host's own
+    time hides behind the device's unless it is the longer of the two.
+    """
     if device.type != "cuda":
         start = time.perf_counter()
         work()
@@ -22,10 +29,11 @@ def milliseconds(work: Work, device: torch.device) -> float:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize(device)
     begin.record()
-    work()
+    for _ in range(repeats):
+        work()
     end.record()
     torch.cuda.synchronize(device)
-    return float(begin.elapsed_time(end))
+    return float(begin.elapsed_time(end)) / repeats
 
 
 def side_by_side(works: dict[str, Work], device: torch.device, seconds: float) -> dict[str, float]:
@@ -49,13 +57,36 @@ def side_by_side(works: dict[str, Work], device: torch.device, seconds: float) -
 
 def _medians(works: dict[str, Work], device: torch.device, seconds: float) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in works}
+    once = min(milliseconds(work, device) for work in works.values())
+    repeats = max(1, min(20, int(BUSY_MS / once))) if device.type == "cuda" else 1
     start = time.perf_counter()
     rounds = 0
     while rounds < 3 or (time.perf_counter() - start < seconds and rounds < 200):
         for name, work in works.items():
-            times[name].append(milliseconds(work, device))
+            times[name].append(milliseconds(work, device, repeats))
         rounds += 1
     return {name: sorted(t)[len(t) // 2] for name, t in times.items()}
+
+
+def captured(work: Work, device: torch.device) -> Work:
+    """The same work as a replayed CUDA graph, in which the host's time plays no part."""
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    return graph.replay
+
+
+def copy_bandwidth(device: torch.device) -> float:
+    """Bytes per second that a large copy reads and writes on the device."""
+    source = torch.empty(2**28 if device.type == "cuda" else 2**25, device=device)
+    target = torch.empty_like(source)
+    times = [milliseconds(lambda: target.copy_(source), device, 3) for _ in range(5)]
+    return 2e3 * source.numel() * source.element_size() / sorted(times)[2]
 
 
 def peak_mebibytes(work: Work, device: torch.device) -> float:

@@ -7,19 +7,30 @@ bound B, positional encoding (none by default, or rotary), causality.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from longlens.layers.base import Aspects
-from longlens.ops.las import decay_rates, las_attention
+from longlens.layers.split import SplitSequence
+from longlens.ops.las import (
+    decay_rates,
+    las_attention,
+    las_attention_packed,
+    las_attention_sharded,
+)
 from longlens.ops.las.checks import check_reading
 from longlens.ops.las.decode import LaSCache
+from longlens.ops.las.sharded import EXCHANGES
 from longlens.ops.rotary import rotary_angles, rotate
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
-class SoftmaxAttention(nn.Module):
+
+class SoftmaxAttention(SplitSequence, nn.Module):
     """Multi-head softmax attention, (B, L, dim) -> (B, L, dim).
 
     >>> layer = SoftmaxAttention(dim=64, num_heads=4, rotary=True)
@@ -42,6 +53,8 @@ class SoftmaxAttention(nn.Module):
         chunk: int | None = None,
         bias: bool = True,
         impl: str = "auto",
+        sequence_group: ProcessGroup | DeviceMesh | None = None,
+        sequence_exchange: str = "gather",
     ) -> None:
         """Make the layer.
 
@@ -56,6 +69,10 @@ class SoftmaxAttention(nn.Module):
             chunk: attend inside blocks of this many positions only.
             bias: whether the projections have biases.
             impl: the implementation of `las_attention`.
+            sequence_group: the ranks that share each sequence. Every one then calls the layer with
+                a contiguous piece of it (and of its mask), in the order of the ranks; lengths may
+                differ. None: the input is the whole sequence.
+            sequence_exchange: how they share it, "gather" or "ring": see `las_attention_sharded`.
 
         """
         super().__init__()
@@ -73,6 +90,11 @@ class SoftmaxAttention(nn.Module):
             raise ValueError(f"head_dim must be even for rotary positions, got {self.head_dim}")
         self.causal, self.chunk, self.impl = causal, chunk, impl
         self.rotary, self.rotary_base = rotary, rotary_base
+        if sequence_exchange not in EXCHANGES:
+            raise ValueError(
+                f"sequence_exchange must be one of {EXCHANGES}, got {sequence_exchange!r}"
+            )
+        self.sequence_group, self.sequence_exchange = sequence_group, sequence_exchange
         self.window, self.smoothing, self.edge = (
             1,
             check_reading(1, None, "zero", causal, chunk),
@@ -95,21 +117,29 @@ class SoftmaxAttention(nn.Module):
         """The decay rate of each head and a static bound on them; (None, None): no decay."""
         return None, None
 
+    def _packed(self, x: Tensor) -> Tensor:
+        """(B, L, dim) -> all heads (B, Hq + 2·Hkv, L, D): queries, keys, values; a view."""
+        heads: Tensor = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        return heads
+
+    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not self.rotary:
+            return None
+        return rotary_angles(positions, self.head_dim, self.rotary_base)
+
     def _project(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, L, dim) -> query (B, Hq, L, D), key and value (B, Hkv, L, D), rotated."""
-        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        if self.rotary:
-            angles = rotary_angles(positions, self.head_dim, self.rotary_base)
+        sizes = [self.num_heads, self.num_kv_heads, self.num_kv_heads]
+        q, k, v = self._packed(x).split(sizes, dim=1)
+        angles = self._angles(positions)
+        if angles is not None:
             q, k = rotate(q, *angles), rotate(k, *angles)
         return q, k, v
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    def _reading(self, mask: Tensor | None) -> dict[str, Any]:
+        """The options of `las_attention`."""
         alpha, alpha_max = self.rates()
-        y = las_attention(
-            q,
-            k,
-            v,
+        return dict(
             alpha=alpha,
             alpha_max=alpha_max,
             window=self.window,
@@ -118,10 +148,8 @@ class SoftmaxAttention(nn.Module):
             is_causal=self.causal,
             key_mask=mask,
             chunk=self.chunk,
-            enable_gqa=True,
             impl=self.impl,
         )
-        return self._output(y)
 
     def _output(self, y: Tensor) -> Tensor:
         out: Tensor = self.out(y.transpose(1, 2).flatten(2))
@@ -134,8 +162,30 @@ class SoftmaxAttention(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix along the sequence: x (B, L, dim), mask (B, L) bool with True for a real token."""
         self._check_input(x)
+        if self.sequence_group is not None:
+            return self._output(self._attend_split(x, mask))
         positions = torch.arange(x.shape[1], device=x.device)
-        return self._attend(*self._project(x, positions), mask)
+        y = las_attention_packed(
+            self._packed(x),
+            self.num_heads,
+            self.num_kv_heads,
+            angles=self._angles(positions),
+            **self._reading(mask),
+        )
+        return self._output(y)
+
+    def _attend_split(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Attention of this rank's piece over the whole sequence: (B, L, dim) -> (B, Hq, L, D)."""
+        pieces = self._pieces(x, mask)
+        positions = torch.arange(*pieces.span, device=x.device)
+        return las_attention_sharded(
+            *self._project(x, positions),
+            group=pieces.group,
+            lengths=[stop - start for start, stop in pieces.spans],
+            exchange=self.sequence_exchange,
+            enable_gqa=True,
+            **self._reading(mask),
+        )
 
     def prefill(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, LaSCache]:
         """`forward`, and the cache from which `step` goes on.
@@ -153,7 +203,8 @@ class SoftmaxAttention(nn.Module):
             x, mask = x.gather(1, there[..., None].expand_as(x)), mask.gather(1, there)
         positions = torch.arange(x.shape[1], device=x.device)
         q, k, v = self._project(x, positions)
-        y, cache = self._attend(q, k, v, mask), self._cache(k, v, mask)
+        y = self._output(las_attention(q, k, v, enable_gqa=True, **self._reading(mask)))
+        cache = self._cache(k, v, mask)
         return (y if mask is None else y.gather(1, back[..., None].expand_as(y))), cache
 
     def _cache(self, k: Tensor, v: Tensor, mask: Tensor | None) -> LaSCache:
@@ -168,6 +219,11 @@ class SoftmaxAttention(nn.Module):
         )
 
     def _check_decodes(self) -> None:
+        if self.sequence_group is not None:
+            raise ValueError(
+                "a layer with a sequence_group cannot decode step by step: set it to None on a "
+                "rank that holds the whole sequence"
+            )
         if not self.causal:
             raise ValueError("a bidirectional layer (causal=False) cannot decode step by step")
         if self.smoothing == "centered" and self.window > 1:

@@ -11,16 +11,25 @@ from torch._subclasses.fake_tensor import is_fake
 
 from longlens.ops.las.call import Call, make_call, pieces
 from longlens.ops.las.checks import IMPLEMENTATIONS, read_alpha
+from longlens.ops.las.fused import fused_attention
 from longlens.ops.las.reference import reference, reference_weights
-from longlens.ops.las.sdpa import choose_route, sdpa_attention, zero_rows
+from longlens.ops.las.sdpa import (
+    FUSED_ROUTES,
+    WIDEST_BAND,
+    choose_route,
+    sdpa_attention,
+    zero_rows,
+)
+from longlens.ops.las.triton import why_not
+from longlens.ops.rotary import rotate
 
 
 @dataclass(frozen=True)
 class Plan:
     """The path that a call takes and why; `print(plan)` reads well."""
 
-    impl: str  # "reference" | "sdpa"
-    route: str  # of sdpa: "plain" | "folded" | "merged" | "rows"
+    impl: str  # "reference" | "sdpa" | "triton"
+    route: str  # of sdpa: "row" | "plain" | "folded" | "merged" | "rows"; else as impl
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -116,6 +125,53 @@ def las_attention(
     return _attend(call, decision)
 
 
+def las_attention_packed(
+    packed: Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    *,
+    angles: tuple[Tensor, Tensor] | None = None,
+    impl: str = "auto",
+    **options: Any,
+) -> Tensor:
+    """`las_attention` on a projection's output, of which queries, keys and values are parts.
+
+    Args:
+        packed: (B, Hq + 2·Hkv, L, D), the heads of the queries, then of the keys and values.
+        num_heads: Hq.
+        num_kv_heads: Hkv.
+        angles: cosines and sines of `rotary_angles`, by which queries and keys are still to be
+            rotated; None: not at all.
+        impl: as in `las_attention`.
+        options: the other options of `las_attention`.
+
+    Returns:
+        (B, Hq, L, D). Where fused kernels serve the call, rotation and pooling are one pass over
+        `packed`, and so is its gradient.
+
+    >>> packed = torch.randn(2, 8 + 2 * 2, 100, 16)
+    >>> las_attention_packed(packed, 8, 2, window=5).shape
+    torch.Size([2, 8, 100, 16])
+
+    """
+    if packed.ndim != 4 or packed.shape[1] != num_heads + 2 * num_kv_heads:
+        raise ValueError(
+            f"packed must have shape (batch, {num_heads + 2 * num_kv_heads}, length, head_dim), "
+            f"got {tuple(packed.shape)}"
+        )
+    q, k, v = packed.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
+    call = make_call(q, k, v, enable_gqa=True, **options)
+    decision = _decide(call, impl)
+    if packed.dtype == call.query.dtype and call.chunk is None and packed.numel():
+        if decision.impl == "triton":
+            return _attend_fused(call, [packed], angles)
+        if decision.impl == "sdpa" and _prologue_runs(call, decision):
+            return _attend_sdpa(call, decision, [packed], angles)
+    if angles is not None:
+        q, k = rotate(q, *angles), rotate(k, *angles)
+    return las_attention(q, k, v, enable_gqa=True, impl=impl, **options)
+
+
 def explain(
     query: Tensor, key: Tensor, value: Tensor, *, impl: str = "auto", **options: Any
 ) -> Plan:
@@ -128,8 +184,8 @@ def explain(
     """
     call = make_call(query, key, value, **options)
     decision = _decide(call, impl)
-    if decision.impl == "reference":
-        return Plan("reference", "reference", (decision.why,))
+    if decision.impl != "sdpa":
+        return Plan(decision.impl, decision.impl, (decision.why,))
     reasons = []
     heads, kv_heads = call.query.shape[1], call.key.shape[1]
     if call.chunk is not None and isinstance(call.query_offset, int):
@@ -175,8 +231,11 @@ def _decide(call: Call, impl: str) -> _Decision:
         raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
     if impl == "reference":
         return _Decision("reference", "asked for by name")
+    refusal = kernel_refusal(call)
     if impl == "triton":
-        raise ValueError("impl='triton' is not in this version; use 'auto', 'sdpa' or 'reference'")
+        if refusal is not None:
+            raise ValueError(f"impl='triton' is not possible: {refusal}; use 'auto'")
+        return _Decision("triton", "asked for by name")
     device, dtype = call.query.device.type, call.query.dtype
     if device not in ("cpu", "cuda", "meta") or (device == "cuda" and dtype == torch.float64):
         why = f"PyTorch exposes no fused attention for {dtype} on {device}"
@@ -184,11 +243,44 @@ def _decide(call: Call, impl: str) -> _Decision:
             raise ValueError(f"impl='sdpa' is not possible: {why}; use 'reference'")
         return _Decision("reference", why)
     alpha, alpha_max = call.alpha, call.alpha_max
-    if alpha is None or alpha_max is not None or not _may_read(alpha):
-        return _Decision("sdpa", alpha_max=alpha_max)
-    alpha_max, equal = read_alpha(alpha, call.key.shape[1])
-    # Each head's α has a gradient of its own, so learning them rules sharing out.
-    return _Decision("sdpa", "", alpha_max, equal and not alpha.requires_grad)
+    decision = _Decision("sdpa", alpha_max=alpha_max)
+    if alpha is not None and alpha_max is None and _may_read(alpha):
+        alpha_max, equal = read_alpha(alpha, call.key.shape[1])
+        # Each head's α has a gradient of its own, so learning them rules sharing out.
+        decision = _Decision("sdpa", "", alpha_max, equal and not alpha.requires_grad)
+    if impl == "auto" and device == "cuda" and refusal is None:
+        route, why = _route(call, decision)
+        if route in ("merged", "rows"):  # one kernel beats many calls
+            return _Decision("triton", f"{why.partition(':')[0]}: one fused kernel")
+    return decision
+
+
+def kernel_refusal(call: Call) -> str | None:
+    """Why the Triton kernels cannot serve a call; None: they can."""
+    width = max(call.query.shape[3], call.value.shape[3])
+    reason = why_not(call.query.device, call.query.dtype, width)
+    if reason is not None:
+        return reason
+    if isinstance(call.query_offset, Tensor):
+        return "Triton kernels take query_offset as an int, not as a tensor"
+    if call.smoothing == "masked" and call.window > 1:
+        if call.window // 2 > WIDEST_BAND:
+            return f"Triton kernels take masked windows up to {2 * WIDEST_BAND + 1}"
+        if call.query_offset < 0 or call.query_offset + call.query.shape[2] > call.key.shape[2]:
+            return "Triton kernels take masked smoothing for queries that lie among the keys"
+    return None
+
+
+def _prologue_runs(call: Call, decision: _Decision) -> bool:
+    """Whether one Triton pass prepares Q, K and V for SDPA."""
+    query, value = call.query, call.value
+    return (
+        query.is_cuda
+        and why_not(query.device, query.dtype, max(query.shape[3], value.shape[3])) is None
+        and _route(call, decision)[0] in FUSED_ROUTES
+        and query.shape[2] <= call.key.shape[2]
+        and (call.is_causal or query.shape[2] == call.key.shape[2])
+    )
 
 
 def _route(call: Call, decision: _Decision) -> tuple[str, str]:
@@ -211,16 +303,10 @@ def _attend(call: Call, decision: _Decision) -> Tensor:
     if call.query.numel() == 0 or call.value.numel() == 0:
         return zero_rows(call.query, width)
     if call.chunk is None or isinstance(call.query_offset, Tensor):
-        route, _ = _route(call, decision)
-        return sdpa_attention(
-            call.query,
-            call.key,
-            call.value,
-            route=route,
-            alpha_max=decision.alpha_max,
-            equal_in_group=decision.equal_in_group,
-            **call.reading(),
-        )
+        tensors = [call.query, call.key, call.value]
+        if decision.impl == "triton":
+            return _attend_fused(call, tensors, None)
+        return _attend_sdpa(call, decision, tensors, None)
     outs = []
     for rows, piece in pieces(call):
         if piece is None:
@@ -230,3 +316,27 @@ def _attend(call: Call, decision: _Decision) -> Tensor:
             out = out.unflatten(0, (call.query.shape[0], -1)).transpose(1, 2).flatten(2, 3)
             outs.append(out)
     return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
+
+
+def _attend_fused(
+    call: Call, tensors: list[Tensor], angles: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    reading = call.reading()
+    del reading["chunk"]
+    heads = (call.query.shape[1], call.key.shape[1])
+    return fused_attention(tensors, heads, angles=angles, **reading)
+
+
+def _attend_sdpa(
+    call: Call, decision: _Decision, tensors: list[Tensor], angles: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    return sdpa_attention(
+        tensors,
+        (call.query.shape[1], call.key.shape[1]),
+        route=_route(call, decision)[0],
+        alpha_max=decision.alpha_max,
+        equal_in_group=decision.equal_in_group,
+        fused=_prologue_runs(call, decision),
+        angles=angles,
+        **call.reading(),
+    )

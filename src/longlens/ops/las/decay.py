@@ -13,8 +13,8 @@ SPACINGS = ("uniform", "literal", "geometric")
 # the tensors that hold it and in the scores above the diagonal, which kernels compute and discard.
 FOLD_RANGE = {
     torch.float64: 600.0,
-    torch.float32: 60.0,
-    torch.bfloat16: 60.0,
+    torch.float32: 72.0,
+    torch.bfloat16: 72.0,
     torch.float16: 6.0,
 }
 

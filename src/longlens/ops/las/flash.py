@@ -297,13 +297,29 @@ def _backward(ctx: Any, grad: Tensor, _grad_lse: Tensor) -> tuple[list[Tensor | 
 _merged_attention.register_autograd(_backward, setup_context=_setup)
 
 
-def merged_attention(parts: list[tuple[Part, list[Tensor]]], rows: int) -> Tensor:
+Items = list[tuple[Part, list[Tensor]]]
+
+
+def _flat(parts: Items) -> tuple[list[Tensor], list[int], list[float]]:
+    tensors = [t for _, own in parts for t in own]
+    return tensors, [int(x) for p, _ in parts for x in p[:6]], [p.scale for p, _ in parts]
+
+
+def merged_attention(parts: Items, rows: int) -> Tensor:
     """Softmax attention over the union of all parts' keys: (B, H, rows, Dv).
 
     The parts of a row must be disjoint sets of keys; a row that no part serves is zero.
     """
-    tensors = [t for _, own in parts for t in own]
-    layout = [int(x) for part, _ in parts for x in part[:6]]
-    scales = [part.scale for part, _ in parts]
-    out: Tensor = _merged_attention(tensors, layout, scales, rows)[0]
-    return out
+    return partial_attention(parts, rows)[0]
+
+
+def partial_attention(parts: Items, rows: int) -> tuple[Tensor, Tensor]:
+    """The same and its log-sum-exp (B, H, rows), for a caller that has further keys to merge."""
+    out, lse = _merged_attention(*_flat(parts), rows)
+    return out, lse
+
+
+def partial_backward(parts: Items, grad: Tensor, out: Tensor, lse: Tensor) -> list[Tensor]:
+    """Gradients of all parts' tensors but masks, where `out` and `lse` cover all those keys."""
+    found: list[Tensor] = _merged_attention_backward(*_flat(parts), grad.contiguous(), out, lse)
+    return found

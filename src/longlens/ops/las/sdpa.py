@@ -1,7 +1,8 @@
 """LaS attention on PyTorch's fused kernels: pool the values, fold the decay, merge what must be.
 
-`README.md` beside this file derives each step. There are four routes, from the cheapest:
+`README.md` beside this file derives each step. There are five routes, from the cheapest:
 
+- row: a single query, as in decoding; its row of scores is explicit
 - plain: no decay; SDPA on pooled values
 - folded: causal decay in range; one SDPA call on scaled queries and keys
 - merged: everything else with static positions (a prefix and a square, decay out of range or
@@ -21,11 +22,14 @@ from torch.utils.checkpoint import checkpoint
 
 from longlens.ops.las.decay import FOLD_RANGE
 from longlens.ops.las.flash import merged_attention
+from longlens.ops.las.fused import folded_inputs, split_heads
 from longlens.ops.las.parts import Parts, fold_square
 from longlens.ops.las.reference import reference
+from longlens.ops.las.row import row_attention
 from longlens.ops.las.smoothing import pool_values
 
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
+FUSED_ROUTES = ("plain", "folded")  # those with one call, whose inputs Triton can prepare
 ROW_BLOCK = 128  # rows that the `rows` route holds at a time
 
 
@@ -47,6 +51,8 @@ def choose_route(
     Lengths may be symbolic here, so no reason holds a number that depends on them.
     """
     banded = smoothing == "masked" and window > 1
+    if queries == 1 and is_causal and (window == 1 or smoothing != "centered"):
+        return "row", "one query: its row of scores is explicit, keys and values are read once"
     if isinstance(offset, Tensor):
         return "rows", "the query positions are a tensor"
     if banded and window // 2 > WIDEST_BAND:
@@ -60,7 +66,7 @@ def choose_route(
     if banded:
         return "merged", f"masked smoothing: complete windows and a band of {window // 2}, merged"
     if has_mask:
-        return "merged", "a key mask under a causal mask needs the operators below SDPA"
+        return "merged", "a key mask under a causal mask: the operators below SDPA, merged"
     if offset != 0 or keys < queries:
         return "merged", "queries and keys are not one square: prefix and square, merged"
     if not has_alpha:
@@ -74,11 +80,12 @@ def choose_route(
 
 
 def sdpa_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    tensors: list[Tensor],
+    heads: tuple[int, int],
     *,
     route: str,
+    fused: bool,
+    angles: tuple[Tensor, Tensor] | None,
     alpha: Tensor | None,
     alpha_max: float | None,
     equal_in_group: bool,
@@ -93,16 +100,33 @@ def sdpa_attention(
 ) -> Tensor:
     """LaS attention by one of the routes; shapes as in `las_attention`.
 
-    Only ``rows`` takes a chunk: elsewhere the caller has cut the sequence into blocks.
+    `tensors` are query, key and value, of equal lengths if `fused`: then Triton prepares them for
+    the routes ``folded`` and ``plain``, and they may be packed into one and not yet rotated by
+    `angles`. Only ``row`` and ``rows`` take a chunk: elsewhere the caller has cut the sequence
+    into blocks.
     """
+    pooling: dict[str, Any] = dict(window=window, smoothing=smoothing, edge=edge, key_mask=key_mask)
+    if fused and route in FUSED_ROUTES:
+        width = split_heads(tensors, heads)[2].shape[3]
+        q, k, v, scale = folded_inputs(
+            tensors, heads, alpha=alpha, alpha_max=alpha_max, equal_in_group=equal_in_group,
+            scale=scale, angles=angles, **pooling,
+        )  # fmt: skip
+        out = _plain(q, k, v, is_causal=is_causal, key_mask=key_mask, scale=scale)
+        return _narrow(out, width)
+    assert angles is None
+    query, key, value = tensors
     reading: dict[str, Any] = dict(
         alpha=alpha, window=window, smoothing=smoothing, edge=edge, is_causal=is_causal
     )
+    where: dict[str, Any] = dict(key_mask=key_mask, chunk=chunk, scale=scale)
+    if route == "row":
+        del reading["is_causal"]
+        return row_attention(query, key, value, query_offset=query_offset, **reading, **where)
     if route == "rows":
-        where = dict(key_mask=key_mask, chunk=chunk, scale=scale)
         return _rows(query, key, value, query_offset, **reading, **where)
     assert chunk is None and isinstance(query_offset, int)
-    pooled = pool_values(value, window, smoothing, edge, key_mask)
+    pooled = pool_values(value, **pooling)
     if is_causal:  # leave out what no query can see, now that pooling has taken its part
         seen = max(0, query_offset + query.shape[2])
         key, pooled, value = key[:, :, :seen], pooled[:, :, :seen], value[:, :, :seen]
@@ -123,7 +147,12 @@ def sdpa_attention(
             query, key, pooled, raw, alpha_max=alpha_max, key_mask=key_mask, offset=query_offset,
             scale=scale, **reading,
         )  # fmt: skip
-    return out[..., :width]
+    return _narrow(out, width)
+
+
+def _narrow(x: Tensor, width: int) -> Tensor:
+    """The first `width` columns; even a full slice would cost a copy in the backward pass."""
+    return x if x.shape[-1] == width else x[..., :width]
 
 
 def pad_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -169,12 +198,13 @@ class _DenseGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (grad,) = grads
-        if grad.stride() == ctx.strides:
-            return grad
-        return torch.empty_strided(
-            grad.shape, ctx.strides, dtype=grad.dtype, device=grad.device
-        ).copy_(grad)
+        return _laid_out(grads[0], ctx.strides)
+
+
+def _laid_out(x: Tensor, strides: tuple[int, ...]) -> Tensor:
+    if x.stride() == strides:
+        return x
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
@@ -182,7 +212,11 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         options["enable_gqa"] = True
     out = F.scaled_dot_product_attention(q, k, v, **options)
     if out.is_cuda and out.requires_grad:
-        out = _DenseGradient.apply(out)  # type: ignore[no-untyped-call]
+        if torch.compiler.is_compiling():
+            out = _DenseGradient.apply(out)  # type: ignore[no-untyped-call]
+        else:  # the same with less to do for the host
+            strides = out.stride()
+            out.register_hook(lambda grad: _laid_out(grad, strides))
     return out
 
 

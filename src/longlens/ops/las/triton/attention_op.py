@@ -10,8 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from longlens.ops.las.triton.prologue_op import dense_rows, strides
+from longlens.ops.las.triton.prologue_op import (
+    dense_rows,
+    next_power_of_2,
+    on_device,
+    strides,
+)
 
 
 class Blocks(NamedTuple):
@@ -23,50 +29,49 @@ class Blocks(NamedTuple):
     stages: int
 
 
-def _forward_blocks(width: int, wide: bool) -> Blocks:
-    if wide:
-        return Blocks(64, 32, 4, 2) if width <= 64 else Blocks(32, 32, 4, 1)
-    if width <= 64:
-        return Blocks(128, 64, 4, 3)
-    return Blocks(128, 64, 8, 3) if width <= 128 else Blocks(64, 32, 4, 2)
+# The fastest of ten settings each on an H200 (bfloat16, two-sided), by width up to and kernel.
+_HALF = {
+    32: dict(forward=Blocks(128, 64, 4, 3), query=Blocks(128, 64, 4, 3), key=Blocks(64, 128, 4, 2)),
+    64: dict(forward=Blocks(128, 128, 8, 3), query=Blocks(128, 32, 4, 3), key=Blocks(64, 64, 4, 3)),
+    128: dict(
+        forward=Blocks(128, 64, 8, 3), query=Blocks(128, 64, 8, 3), key=Blocks(64, 128, 8, 3)
+    ),
+    256: dict(forward=Blocks(64, 32, 4, 2), query=Blocks(64, 32, 4, 1), key=Blocks(32, 64, 4, 1)),
+}
+_FLOAT32 = {
+    64: dict(forward=Blocks(64, 32, 4, 2), query=Blocks(32, 32, 4, 1), key=Blocks(32, 32, 4, 1)),
+    256: dict(forward=Blocks(32, 32, 4, 1), query=Blocks(32, 32, 4, 1), key=Blocks(32, 32, 4, 1)),
+}
 
 
-def _query_blocks(width: int, wide: bool) -> Blocks:
-    if wide:
-        return Blocks(32, 32, 4, 1)
-    if width <= 64:
-        return Blocks(128, 64, 8, 2)
-    return Blocks(128, 64, 8, 2) if width <= 128 else Blocks(64, 32, 4, 1)
+def _blocks(kernel: str, q: Tensor, v: Tensor) -> Blocks:
+    table = _FLOAT32 if q.dtype == torch.float32 else _HALF
+    width = max(q.shape[3], v.shape[3])
+    return next(table[limit] for limit in table if width <= limit)[kernel]
 
 
-def _key_blocks(width: int, wide: bool) -> Blocks:
-    if wide:
-        return Blocks(32, 32, 4, 1)
-    if width <= 64:
-        return Blocks(64, 128, 8, 2)
-    return Blocks(64, 128, 8, 2) if width <= 128 else Blocks(32, 64, 4, 1)
+def _numbers(
+    q: Tensor, k: Tensor, mask: Tensor | None, offset: int, lag: int, scale: float, heads: int
+) -> list[int | float]:
+    """The numbers after the strides of tensors: those of side inputs, lengths, head counts."""
+    H, L = q.shape[1:3]
+    mask_b = 0 if mask is None else mask.stride(0)
+    return [H * L, L, mask_b, L, k.shape[2], offset, lag, scale, heads]
 
 
 def _settings(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None,
-    bounds: Tensor | None, offset: int, lag: int, causal: bool, scale: float, blocks: Blocks,
+    q: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None,
+    causal: bool, blocks: Blocks,
 ) -> dict[str, Any]:  # fmt: skip
-    """What all kernels take by name."""
-    import triton
-
+    """What all kernels take by name: the numbers that they are compiled for."""
     D, DV = q.shape[3], v.shape[3]
-    S = k.shape[2]
     return dict(
-        alpha=alpha, mask=mask, cu=bounds, mask_b=0 if mask is None else mask.stride(0),
-        lse_b=q.shape[1] * q.shape[2], lse_h=q.shape[2], L=q.shape[2], S=S, offset=offset, lag=lag,
-        scale=scale, GROUP=q.shape[1] // k.shape[1], D=D, DV=DV,
-        BD=max(16, triton.next_power_of_2(D)), BDV=max(16, triton.next_power_of_2(DV)),
+        D=D, DV=DV, BD=max(16, next_power_of_2(D)), BDV=max(16, next_power_of_2(DV)),
         BM=blocks.queries, BN=blocks.keys, CAUSAL=causal, HAS_ALPHA=alpha is not None,
         HAS_MASK=mask is not None, VARLEN=bounds is not None,
         # float32 stays float32: three TF32 products make up one
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
         num_warps=blocks.warps, num_stages=blocks.stages,
-        **strides(q=q, k=k, v=v),
     )  # fmt: skip
 
 
@@ -86,8 +91,7 @@ def _sequences(q: Tensor, bounds: Tensor | None) -> int:
     return q.shape[0] if bounds is None else bounds.shape[0] - 1
 
 
-@torch.library.custom_op("longlens::las_kernel", mutates_args=())
-def las_kernel(
+def _forward(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None,
     bounds: Tensor | None, longest: int, offset: int, lag: int, causal: bool, scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -96,23 +100,68 @@ def las_kernel(
     `bounds` (N+1,) cuts one long row into N sequences of at most `longest` tokens (B is 1 then);
     a causal query sees keys up to its position minus `lag`.
     """
-    import triton
-
     from longlens.ops.las.triton.forward import forward_kernel
 
     out = _like(q, v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    blocks = _forward_blocks(max(q.shape[3], v.shape[3]), q.dtype == torch.float32)
-    settings = _settings(q, k, v, alpha, mask, bounds, offset, lag, causal, scale, blocks)
+    blocks = _blocks("forward", q, v)
+    settings = _settings(q, v, alpha, mask, bounds, causal, blocks)
     heads = q.shape[1]
-    grid = (triton.cdiv(longest, blocks.queries), _sequences(q, bounds) * heads)
-    with torch.cuda.device_of(q):
+    grid = (-(-longest // blocks.queries), _sequences(q, bounds) * heads)
+    with on_device(q):
         forward_kernel[grid](
-            q, k, v, out, lse, **settings, **strides(o=out), H=heads,
-            EVEN=_even(k.shape[2], blocks, bounds),
+            q, k, v, out, lse, alpha, mask, bounds, *strides(q, k, v, out),
+            *_numbers(q, k, mask, offset, lag, scale, heads), heads // k.shape[1],
+            EVEN=_even(k.shape[2], blocks, bounds), **settings,
         )  # fmt: skip
     return out, lse
+
+
+def _backward(
+    grad: Tensor, grad_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+    alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None, longest: int, offset: int,
+    lag: int, causal: bool, scale: float, alpha_gradient: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k and v, and α's by row (B, Hq, L) where asked for (else of length 0)."""
+    from longlens.ops.las.triton.backward import delta_kernel, key_kernel, query_kernel
+
+    dq, dk, dv = _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3])
+    q, k, v, grad = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(grad)
+    grad_lse = grad_lse.contiguous()
+    heads, n = q.shape[1], q.shape[2]
+    delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
+    rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
+    count = _sequences(q, bounds)
+    with on_device(q):
+        delta_kernel[(-(-n // 64), q.shape[0] * heads)](
+            out, grad, lse, grad_lse, delta, lse_2, *strides(out, grad), n, heads, DV=v.shape[3],
+            BDV=max(16, next_power_of_2(v.shape[3])), BM=64,
+        )  # fmt: skip
+        blocks = _blocks("query", q, v)
+        query_kernel[(-(-longest // blocks.queries), count * heads)](
+            q, k, v, grad, lse_2, delta, dq, rates, alpha, mask, bounds,
+            *strides(q, k, v, grad, dq), *_numbers(q, k, mask, offset, lag, scale, heads),
+            heads // k.shape[1], EVEN=_even(k.shape[2], blocks, bounds), ALPHA_GRADIENT=alpha_gradient,
+            **_settings(q, v, alpha, mask, bounds, causal, blocks),
+        )  # fmt: skip
+        blocks = _blocks("key", q, v)
+        keys, kv_heads = longest if bounds is not None else k.shape[2], k.shape[1]
+        key_kernel[(-(-keys // blocks.keys), count * kv_heads)](
+            q, k, v, grad, lse_2, delta, dk, dv, alpha, mask, bounds,
+            *strides(q, k, v, grad, dk, dv), *_numbers(q, k, mask, offset, lag, scale, kv_heads),
+            GROUP=heads // kv_heads, **_settings(q, v, alpha, mask, bounds, causal, blocks),
+        )  # fmt: skip
+    return dq, dk, dv, rates
+
+
+@torch.library.custom_op("longlens::las_kernel", mutates_args=())
+def las_kernel(
+    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None,
+    bounds: Tensor | None, longest: int, offset: int, lag: int, causal: bool, scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The forward pass as compilers see it."""
+    return _forward(q, k, v, alpha, mask, bounds, longest, offset, lag, causal, scale)
 
 
 @las_kernel.register_fake
@@ -129,38 +178,11 @@ def las_kernel_backward(
     alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None, longest: int, offset: int,
     lag: int, causal: bool, scale: float, alpha_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k and v, and α's by row (B, Hq, L) where asked for (else of length 0)."""
-    import triton
-
-    from longlens.ops.las.triton.backward import delta_kernel, key_kernel, query_kernel
-
-    dq, dk, dv = _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3])
-    q, k, v, grad = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(grad)
-    grad_lse = grad_lse.contiguous()
-    heads, n, width = q.shape[1], q.shape[2], max(q.shape[3], v.shape[3])
-    wide = q.dtype == torch.float32
-    delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
-    rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
-    count = _sequences(q, bounds)
-    with torch.cuda.device_of(q):
-        delta_kernel[(triton.cdiv(n, 64), q.shape[0] * heads)](
-            out, grad, lse, grad_lse, delta, lse_2, **strides(o=out, g=grad), L=n, H=heads,
-            DV=v.shape[3], BDV=max(16, triton.next_power_of_2(v.shape[3])), BM=64,
-        )  # fmt: skip
-        blocks = _query_blocks(width, wide)
-        settings = _settings(q, k, v, alpha, mask, bounds, offset, lag, causal, scale, blocks)
-        query_kernel[(triton.cdiv(longest, blocks.queries), count * heads)](
-            q, k, v, grad, lse_2, delta, dq, rates, **settings, **strides(do=grad, dq=dq), H=heads,
-            EVEN=_even(k.shape[2], blocks, bounds), ALPHA_GRADIENT=alpha_gradient,
-        )  # fmt: skip
-        blocks = _key_blocks(width, wide)
-        settings = _settings(q, k, v, alpha, mask, bounds, offset, lag, causal, scale, blocks)
-        keys = longest if bounds is not None else k.shape[2]
-        key_kernel[(triton.cdiv(keys, blocks.keys), count * k.shape[1])](
-            q, k, v, grad, lse_2, delta, dk, dv, **settings, **strides(do=grad, dk=dk, dv=dv),
-            K_HEADS=k.shape[1],
-        )  # fmt: skip
-    return dq, dk, dv, rates
+    """The backward pass as compilers see it."""
+    return _backward(
+        grad, grad_lse, q, k, v, out, lse, alpha, mask, bounds, longest, offset, lag, causal,
+        scale, alpha_gradient,
+    )  # fmt: skip
 
 
 @las_kernel_backward.register_fake
@@ -169,8 +191,8 @@ def _(
     alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None, longest: int, offset: int,
     lag: int, causal: bool, scale: float, alpha_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    grads = (_like(t, t.shape[3]) for t in (q, k, v))
-    return *grads, q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
+    rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
+    return _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3]), rates
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
@@ -179,13 +201,60 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(q, k, v, *output, alpha, mask, bounds)
 
 
-def _backward(ctx: Any, grad: Tensor, grad_lse: Tensor) -> tuple[Any, ...]:
+def _differentiate(ctx: Any, backward: Any, grads: tuple[Tensor, ...]) -> tuple[Any, ...]:
     q, k, v, out, lse, alpha, mask, bounds = ctx.saved_tensors
-    dq, dk, dv, rates = las_kernel_backward(
-        grad, grad_lse, q, k, v, out, lse, alpha, mask, bounds, *ctx.numbers, ctx.alpha_gradient
+    dq, dk, dv, rates = backward(
+        *grads, q, k, v, out, lse, alpha, mask, bounds, *ctx.numbers, ctx.alpha_gradient
     )
     d_alpha = rates.sum((0, 2)).to(alpha.dtype) if ctx.alpha_gradient else None
     return dq, dk, dv, d_alpha, *[None] * 7
 
 
-las_kernel.register_autograd(_backward, setup_context=_setup)
+def _op_backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    return _differentiate(ctx, las_kernel_backward, grads)
+
+
+las_kernel.register_autograd(_op_backward, setup_context=_setup)
+
+
+class _Eager(torch.autograd.Function):
+    """The same without the operator's bookkeeping, which costs more than the kernels at times."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        outs = _forward(*inputs)
+        _setup(ctx, inputs, outs)
+        return outs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        return _differentiate(ctx, _backward, grads)
+
+
+def kernel_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    alpha: Tensor | None,
+    mask: Tensor | None = None,
+    bounds: Tensor | None = None,
+    longest: int | None = None,
+    offset: int = 0,
+    lag: int = 0,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Attention over pooled values, (B, Hq, L, Dv), and its log-sum-exp (B, Hq, L) in float32.
+
+    A causal query sees keys up to its position minus `lag`. `bounds` (N+1,) cuts one long row
+    (B = 1) into N sequences of at most `longest` tokens.
+    """
+    longest = q.shape[2] if longest is None else longest
+    numbers = (longest, offset, lag, causal, scale)
+    if torch.compiler.is_compiling():
+        out, lse = las_kernel(q, k, v, alpha, mask, bounds, *numbers)
+    else:
+        out, lse = _Eager.apply(q, k, v, alpha, mask, bounds, *numbers)  # type: ignore[no-untyped-call]
+    return out, lse

@@ -1,12 +1,13 @@
-"""The backward kernels: one walks along the keys for the gradients of Q and α, one along the queries
-for those of K and V. Nothing is added atomically, so results are the same every time.
+"""The backward kernels: one walks along the keys for the gradients of Q and α, one along the
+queries for those of K and V. Nothing is added atomically: results are the same every time.
 
 With p the attention weights, dp = <dO_i, v_j> and δ_i = <dO_i, o_i> - dlse_i:
 ds = p·(dp - δ), dq_i = Σ_j ds·f·k_j, dk_j = Σ_i ds·f·q_i, dα = -Σ ds·s·|i-j|, where f is the decay
 times the scale. In plain tiles f is again a row vector times a column vector.
 """
 
-# Kernels have no annotations to check: mypy: ignore-errors
+# Kernels have no annotations to check.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from longlens.ops.las.triton.forward import (
     AFTER,
     AROUND,
     BEFORE,
+    COUNTS,
     LN_2,
     LOG2_E,
     decay,
@@ -28,16 +30,16 @@ from longlens.ops.las.triton.forward import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["L", "heads"])
 def delta_kernel(
-    out, grad, lse, grad_lse, delta, lse_2, o_b, o_h, o_l, g_b, g_h, g_l, L, H: tl.constexpr,
+    out, grad, lse, grad_lse, delta, lse_2, o_b, o_h, o_l, g_b, g_h, g_l, L, heads,
     DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
     """δ = <dO, O> - dlse, and the log-sum-exp in units of log 2, +inf for rows without keys.
 
     The last turns each weight of such a row into exp2(s - inf) = 0.
     """
-    h, b = tl.program_id(1) % H, (tl.program_id(1) // H).to(tl.int64)
+    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     dv = tl.arange(0, BDV)
     o = load_rows(out + b * o_b + h * o_h, i, o_l, L, dv, DV, BDV, True).to(tl.float32)
@@ -75,26 +77,26 @@ def _walk_keys(
     return dq, dalpha
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def query_kernel(
     q, k, v, do, lse_2, delta, dq, dalpha, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dq_b, dq_h, dq_l,
-    lse_b, lse_h, mask_b, L, S, offset, lag, scale,
-    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
+    lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads, group,
+    D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
     BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, EVEN: tl.constexpr,
     ALPHA_GRADIENT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dq, and for each row its share of α's gradient."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
-    h, b = tl.program_id(1) % H, (tl.program_id(1) // H).to(tl.int64)
+    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
     start, L, S = sequence(cu, b, L, S, VARLEN)
     if block * BM < L:
         if VARLEN:
             b = b * 0
         q += b * q_b + h * q_h + start * q_l
-        k += b * k_b + (h // GROUP) * k_h + start * k_l
-        v += b * v_b + (h // GROUP) * v_h + start * v_l
+        k += b * k_b + (h // group) * k_h + start * k_l
+        v += b * v_b + (h // group) * v_h + start * v_l
         do += b * do_b + h * do_h + start * do_l
         dq += b * dq_b + h * dq_h + start * dq_l
         row_at = b * lse_b + h * lse_h + start
@@ -156,8 +158,10 @@ def _walk_queries(
     BM: tl.constexpr, CAUSAL: tl.constexpr, HAS_ALPHA: tl.constexpr, CHECK: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Tiles are transposed here, (BN, BM). Each key's row depends on that key alone, so masked keys
-    need no care before the end."""
+    """The same with transposed tiles, (BN, BM).
+
+    Each row depends on its own key alone, so masked keys need no care before the end.
+    """
     for m in range(lo, hi, BM):
         i = m + tl.arange(0, BM)
         pos = offset + i
@@ -184,23 +188,23 @@ def _walk_queries(
             p = tl.where(pos[None, :] - lag >= j[:, None], p, 0.0)
         dv_total = tl.dot(p.to(grads.dtype), grads, dv_total, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(grads), input_precision=PRECISION)
-        ds = p * (dp - row_delta[None, :]) * factor
+        ds = p * (dp * factor - row_delta[None, :] * factor)  # one fused operation in plain tiles
         dk = tl.dot(ds.to(rows.dtype), rows, dk, input_precision=PRECISION)
     return dk, dv_total
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def key_kernel(
     q, k, v, do, lse_2, delta, dk, dv_out, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dk_b, dk_h, dk_l,
-    dv_b, dv_h, dv_l, lse_b, lse_h, mask_b, L, S, offset, lag, scale,
-    K_HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    dv_b, dv_h, dv_l, lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads,
+    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dk and dv; all query heads of a group are summed here."""
     block = tl.program_id(0)
-    h, b = tl.program_id(1) % K_HEADS, (tl.program_id(1) // K_HEADS).to(tl.int64)
+    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
     start, L, S = sequence(cu, b, L, S, VARLEN)
     if block * BN < S:
         if VARLEN:

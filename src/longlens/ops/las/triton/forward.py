@@ -6,13 +6,16 @@ vector, both at most 1, so the rows scale Q once and a tile costs BN exponential
 around the diagonal take the exponential of each distance. Scores are in units of log 2.
 """
 
-# Kernels have no annotations to check: mypy: ignore-errors
+# Kernels have no annotations to check.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+# Numbers that are not worth a compilation of their own when divisible by 16 or equal to 1
+COUNTS = ["L", "S", "offset", "lag", "lse_b", "lse_h", "mask_b", "heads", "group"]
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 # How the keys of a tile lie to its queries
@@ -132,26 +135,26 @@ def scaled_rows(q, distance, rate, HAS_ALPHA: tl.constexpr):
     return q
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def forward_kernel(
     q, k, v, out, lse, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, lse_b, lse_h, mask_b,
-    L, S, offset, lag, scale,
-    H: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
+    L, S, offset, lag, scale, heads, group,
+    D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
     BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, EVEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write out (B, H, L, DV) and its natural log-sum-exp; a row without keys gets 0 and -inf."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest causal rows come first
-    h, b = tl.program_id(1) % H, (tl.program_id(1) // H).to(tl.int64)
+    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
     start, L, S = sequence(cu, b, L, S, VARLEN)
     if block * BM < L:
         if VARLEN:
             b = b * 0
         q += b * q_b + h * q_h + start * q_l
-        k += b * k_b + (h // GROUP) * k_h + start * k_l
-        v += b * v_b + (h // GROUP) * v_h + start * v_l
+        k += b * k_b + (h // group) * k_h + start * k_l
+        v += b * v_b + (h // group) * v_h + start * v_l
         if HAS_MASK:
             mask += b * mask_b + start
         rate = 0.0

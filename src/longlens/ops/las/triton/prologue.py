@@ -1,16 +1,23 @@
-"""One pass over Q, K and V before SDPA: rotate and scale the rows of Q and K, pool V; and its adjoint.
+"""One pass before attention: rotate and scale the rows of Q and K, pool V; and its adjoint.
 
 A program handles one block of rows of one head. Heads are numbered through q, k and v, so that for
 the packed output of a projection neighbouring programs read neighbouring memory. Arithmetic is in
 float32 and rounds once.
 """
 
-# Kernels have no annotations to check: mypy: ignore-errors
+# Kernels have no annotations to check.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+# Numbers that are not worth a compilation of their own when divisible by 16 or equal to 1
+COUNTS = [
+    *("rows", "keys", "mask_b", "share_b", "angle_b"),
+    *("q_heads", "k_heads", "group", "rates"),
+]
 
 
 @triton.jit
@@ -31,8 +38,10 @@ def _store(base, x, i, stride, present, d, OUT: tl.constexpr, WIDTH: tl.constexp
 
 
 @triton.jit
-def _rotate(x, partner, cos, sin, angle_base, i, present, d, D: tl.constexpr, INVERSE: tl.constexpr):
-    """Pairs (x_d, x_{d+D/2}) turned by the angle of row i; `partner` holds the other one of each."""
+def _rotate(
+    x, partner, cos, sin, angle_base, i, present, d, D: tl.constexpr, INVERSE: tl.constexpr
+):
+    """Turn the pairs (x_d, x_{d+D/2}) by the angles of row i; `partner` holds the other halves."""
     half: tl.constexpr = D // 2
     at = angle_base + i[:, None] * half + (d % half)[None, :]
     ok = present[:, None] & (d < D)[None, :]
@@ -60,6 +69,15 @@ def _partner(d, D: tl.constexpr):
 
 
 @triton.jit
+def _sequence(starts, stops, i, length, VARLEN: tl.constexpr):
+    """First position and end of the sequence that each row belongs to."""
+    if VARLEN:
+        start = tl.load(starts + i, mask=i < length, other=0)
+        return start, tl.load(stops + i, mask=i < length, other=0)
+    return i * 0, i * 0 + length
+
+
+@triton.jit
 def _scaled(
     source, target, alpha, head, cos, sin, angle_base, i, source_stride, target_stride, rows,
     distance, scale, d, D: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr,
@@ -74,41 +92,42 @@ def _scaled(
     _store(target, x, i, target_stride, present, d, OUT, WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def prologue_forward(
-    q, k, v, q_out, k_out, v_out, alpha, mask, share, cos, sin,
+    q, k, v, q_out, k_out, v_out, alpha, mask, share, cos, sin, starts, stops,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
     qo_b, qo_h, qo_l, ko_b, ko_h, ko_l, vo_b, vo_h, vo_l,
-    mask_b, share_b, angle_b, rows, keys, centre, scale,
-    Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, GROUP: tl.constexpr, RATES: tl.constexpr,
+    mask_b, share_b, angle_b, rows, keys, centre, scale, q_heads, k_heads, group, rates,
     D: tl.constexpr, DV: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr,
     BEFORE: tl.constexpr, AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr,
     HAS_MASK: tl.constexpr, RENORMALIZE: tl.constexpr, ROTARY: tl.constexpr,
+    VARLEN: tl.constexpr,
 ):  # fmt: skip
-    """Scale, rotate and pool. K_HEADS counts the heads that are written, GROUP per head read."""
+    """Scale, rotate and pool. k_heads counts the heads that are written, group per head read."""
     head, b = tl.program_id(0), tl.program_id(2).to(tl.int64)
     i = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     distance = i.to(tl.float32) - centre
-    if head < Q_HEADS:
+    if head < q_heads:
         _scaled(
             q + b * q_b + head * q_h, q_out + b * qo_b + head * qo_h, alpha, head, cos, sin,
             b * angle_b, i, q_l, qo_l, rows, distance, scale, d, D, OUT, WIDTH, HAS_ALPHA, ROTARY,
         )  # fmt: skip
-    elif head < Q_HEADS + K_HEADS:
-        own = head - Q_HEADS
+    elif head < q_heads + k_heads:
+        own = head - q_heads
         _scaled(
-            k + b * k_b + (own // GROUP) * k_h, k_out + b * ko_b + own * ko_h, alpha, own * RATES,
+            k + b * k_b + (own // group) * k_h, k_out + b * ko_b + own * ko_h, alpha, own * rates,
             cos, sin, b * angle_b, i, k_l, ko_l, rows, -distance, scale, d, D, OUT, WIDTH,
             HAS_ALPHA, ROTARY,
         )  # fmt: skip
     else:
-        own = head - Q_HEADS - K_HEADS
-        source = v + b * v_b + (own // GROUP) * v_h
+        own = head - q_heads - k_heads
+        source = v + b * v_b + (own // group) * v_h
         total = tl.zeros((BLOCK, WIDTH), tl.float32)
+        start, stop = _sequence(starts, stops, i, keys, VARLEN)
         for t in range(-AFTER, BEFORE + 1):
             j = i - t
-            present = (j >= 0) & (j < keys) & (i < rows)
+            present = (j >= start) & (j < stop) & (i < rows)
             if HAS_MASK:
                 present = present & (tl.load(mask + b * mask_b + j, mask=present, other=0) != 0)
             total += _load(source, j, v_l, present, d, DV, WIDTH)
@@ -142,25 +161,26 @@ def _unscaled(
     return g, rate_gradient
 
 
-@triton.jit
+@triton.jit(do_not_specialize=COUNTS)
 def prologue_backward(
     q, k, dq_out, dk_out, dv_out, dq, dk, dv, rate_gradients, alpha, mask, share, cos, sin,
+    starts, stops,
     q_b, q_h, q_l, k_b, k_h, k_l,
     qo_b, qo_h, qo_l, ko_b, ko_h, ko_l, vo_b, vo_h, vo_l,
     dq_b, dq_h, dq_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l,
-    mask_b, share_b, angle_b, rows, keys, centre, scale,
-    Q_HEADS: tl.constexpr, K_HEADS: tl.constexpr, GROUP: tl.constexpr, RATES: tl.constexpr,
+    mask_b, share_b, angle_b, rows, keys, centre, scale, q_heads, k_heads, group, rates,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr,
     RENORMALIZE: tl.constexpr, ROTARY: tl.constexpr, ALPHA_GRADIENT: tl.constexpr,
+    VARLEN: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of q, k and v from those of the outputs. K_HEADS counts the heads of k itself."""
+    """Gradients of q, k and v from those of the outputs. k_heads counts the heads of k itself."""
     head, block, b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     i = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     distance = i.to(tl.float32) - centre
-    partial = rate_gradients + (b * tl.num_programs(1) + block) * (Q_HEADS + K_HEADS * GROUP)
-    if head < Q_HEADS:
+    partial = rate_gradients + (b * tl.num_programs(1) + block) * (q_heads + k_heads * group)
+    if head < q_heads:
         g, rate_gradient = _unscaled(
             dq_out + b * qo_b + head * qo_h, q + b * q_b + head * q_h, alpha, head, cos, sin,
             b * angle_b, i, qo_l, q_l, rows, distance, scale, d, D, WIDTH, HAS_ALPHA, ROTARY,
@@ -169,28 +189,29 @@ def prologue_backward(
         _store(dq + b * dq_b + head * dq_h, g, i, dq_l, i < rows, d, D, WIDTH)
         if ALPHA_GRADIENT:
             tl.store(partial + head, tl.sum(rate_gradient, 0))
-    elif head < Q_HEADS + K_HEADS:
-        own = head - Q_HEADS
+    elif head < q_heads + k_heads:
+        own = head - q_heads
         total = tl.zeros((BLOCK, WIDTH), tl.float32)
-        for member in range(GROUP):
-            out = own * GROUP + member
+        for member in range(group):
+            out = own * group + member
             g, rate_gradient = _unscaled(
-                dk_out + b * ko_b + out * ko_h, k + b * k_b + own * k_h, alpha, out * RATES, cos,
+                dk_out + b * ko_b + out * ko_h, k + b * k_b + own * k_h, alpha, out * rates, cos,
                 sin, b * angle_b, i, ko_l, k_l, rows, -distance, scale, d, D, WIDTH, HAS_ALPHA,
                 ROTARY, ALPHA_GRADIENT,
             )  # fmt: skip
             total += g
             if ALPHA_GRADIENT:
-                tl.store(partial + Q_HEADS + out, tl.sum(rate_gradient, 0))
+                tl.store(partial + q_heads + out, tl.sum(rate_gradient, 0))
         _store(dk + b * dk_b + own * dk_h, total, i, dk_l, i < keys, d, D, WIDTH)
     else:
-        own = head - Q_HEADS - K_HEADS
+        own = head - q_heads - k_heads
         total = tl.zeros((BLOCK, WIDTH), tl.float32)
-        for member in range(GROUP):
-            source = dv_out + b * vo_b + (own * GROUP + member) * vo_h
+        start, stop = _sequence(starts, stops, i, rows, VARLEN)
+        for member in range(group):
+            source = dv_out + b * vo_b + (own * group + member) * vo_h
             for t in range(-AFTER, BEFORE + 1):
                 j = i + t  # the windows that hold value i
-                present = (j >= 0) & (j < rows)
+                present = (j >= start) & (j < stop)
                 g = _load(source, j, vo_l, present, d, DV, WIDTH)
                 if RENORMALIZE:
                     g *= tl.load(share + b * share_b + j, mask=present, other=0.0)[:, None]

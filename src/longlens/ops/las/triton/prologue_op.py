@@ -7,10 +7,12 @@ written in one piece; or [v] alone where nothing is to scale or rotate.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 WIDEST_WINDOW = 64  # beyond it, doubling in torch reads less than one load per window position
 
@@ -41,21 +43,31 @@ def dense_rows(x: Tensor) -> Tensor:
 
 
 def _empty(like: Tensor, shape: list[int]) -> Tensor:
-    """A tensor (B, heads, length, width) whose memory has the order (B, length, heads, width)
-    where `like` has it, so that what comes out of attention needs no copy either."""
+    """A tensor (B, heads, length, width), its heads inside positions in memory if `like` is so.
+
+    Attention keeps the order of its query, and a layer then joins the heads without a copy.
+    """
     B, heads, length, width = shape
     if like.stride(1) < like.stride(2):
         return like.new_empty(B, length, heads, width).transpose(1, 2)
     return like.new_empty(B, heads, length, width)
 
 
-def strides(**tensors: Tensor) -> dict[str, int]:
-    """Strides of batch, heads and length as kernel arguments: q=… gives q_b, q_h, q_l."""
-    return {
-        f"{name}_{axis}": t.stride(dim)
-        for name, t in tensors.items()
-        for dim, axis in enumerate("bhl")
-    }
+def strides(*tensors: Tensor) -> list[int]:
+    """Strides of batch, heads and length, of one tensor after the other."""
+    return [n for t in tensors for n in t.stride()[:3]]
+
+
+def on_device(x: Tensor) -> AbstractContextManager[object]:
+    """Launch kernels where x is; entering a device costs as much as a launch, so only if needed."""
+    if not x.is_cuda or x.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(x.device)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << (n - 1).bit_length()
 
 
 def _outputs(tensors: list[Tensor], plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,69 +78,67 @@ def _outputs(tensors: list[Tensor], plan: Plan) -> tuple[Tensor, Tensor, Tensor]
     return _empty(q, shapes[0]), _empty(k, shapes[1]), _empty(v, shapes[2])
 
 
-def _settings(
-    plan: Plan, D: int, DV: int, alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
-    cos: Tensor | None, sin: Tensor | None,
-) -> dict[str, Any]:  # fmt: skip
-    """What both kernels take by name."""
-    import triton
-
-    width = triton.next_power_of_2(max(plan.width, D, DV))
-    shared = alpha is not None and plan.k_heads * plan.copies < plan.q_heads
+def _sides(
+    plan: Plan, mask: Tensor | None, share: Tensor | None, cos: Tensor | None, keys: int,
+    scale: float,
+) -> list[int | float]:  # fmt: skip
+    """The numbers after the strides: strides of side inputs, lengths, the centre, head counts."""
 
     def batch_stride(t: Tensor | None) -> int:
         return 0 if t is None or t.shape[0] == 1 else t.stride(0)
 
+    angle = 0 if cos is None or cos.ndim == 2 else batch_stride(cos)
+    rows = plan.rows
+    return [batch_stride(mask), batch_stride(share), angle, rows, keys, 0.5 * (rows - 1), scale]
+
+
+def _settings(
+    plan: Plan, D: int, DV: int, alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, starts: Tensor | None,
+) -> dict[str, Any]:  # fmt: skip
+    """What both kernels take by name: the numbers that they are compiled for."""
+    width = next_power_of_2(max(plan.width, D, DV))
     return dict(
-        alpha=alpha, mask=mask, share=share, cos=cos, sin=sin,
-        mask_b=batch_stride(mask), share_b=batch_stride(share), angle_b=batch_stride(None if cos is None or cos.ndim == 2 else cos),
-        rows=plan.rows, centre=0.5 * (plan.rows - 1),
-        Q_HEADS=plan.q_heads, GROUP=plan.copies,
-        RATES=plan.q_heads // plan.k_heads if shared else 1,
         D=D, DV=DV, WIDTH=width, BEFORE=plan.before, AFTER=plan.after, BLOCK=max(16, 4096 // width),
         HAS_ALPHA=alpha is not None, HAS_MASK=mask is not None, RENORMALIZE=share is not None,
-        ROTARY=cos is not None,
+        ROTARY=cos is not None, VARLEN=starts is not None,
     )  # fmt: skip
 
 
-@torch.library.custom_op("longlens::las_prologue", mutates_args=())
-def las_prologue(
+def _rates(plan: Plan, alpha: Tensor | None) -> int:
+    """Heads of α for each head of k that is written: more than 1 where a group shares its key."""
+    return max(1, plan.q_heads // max(1, plan.k_heads * plan.copies)) if alpha is not None else 1
+
+
+def _forward(
     tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
-    cos: Tensor | None, sin: Tensor | None, plan: list[int], scale: float,
+    cos: Tensor | None, sin: Tensor | None, starts: Tensor | None, stops: Tensor | None,
+    plan: list[int], scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Write the inputs of SDPA; `scale` multiplies q and k, `share` (B or 1, S) is 1/count."""
-    import triton
-
     from longlens.ops.las.triton.prologue import prologue_forward
 
     p = Plan(*plan)
     outs = _outputs(tensors, p)
     views = [dense_rows(t) for t in _split(tensors, p)]
     q, k, v = views if len(views) == 3 else views * 3
-    settings = _settings(p, q.shape[3], v.shape[3], alpha, mask, share, cos, sin)
+    settings = _settings(p, q.shape[3], v.shape[3], alpha, mask, share, cos, starts)
     heads = p.q_heads + (p.k_heads + p.v_heads) * p.copies
-    grid = (heads, triton.cdiv(p.rows, settings["BLOCK"]), v.shape[0])
+    grid = (heads, -(-p.rows // settings["BLOCK"]), v.shape[0])
     if v.shape[0] and p.rows:
-        with torch.cuda.device_of(v):
+        with on_device(v):
             prologue_forward[grid](
-                q, k, v, *outs, **settings, keys=v.shape[2], scale=scale, OUT=p.width,
-                K_HEADS=p.k_heads * p.copies,
-                **strides(q=q, k=k, v=v, qo=outs[0], ko=outs[1], vo=outs[2]),
+                q, k, v, *outs, alpha, mask, share, cos, sin, starts, stops,
+                *strides(q, k, v, *outs), *_sides(p, mask, share, cos, v.shape[2], scale),
+                p.q_heads, p.k_heads * p.copies, p.copies, _rates(p, alpha), OUT=p.width,
+                **settings,
             )  # fmt: skip
     return outs
 
 
-@las_prologue.register_fake
-def _(
-    tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
-    cos: Tensor | None, sin: Tensor | None, plan: list[int], scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    return _outputs(tensors, Plan(*plan))
-
-
-def _describe(t: Tensor) -> list[int]:
-    """What a gradient must look like: shape, and whether memory holds heads inside positions."""
-    return [*t.shape, int(t.stride(1) < t.stride(2))]
+def _describe(tensors: list[Tensor]) -> list[int]:
+    """What gradients must look like: shapes, and whether memory holds heads inside positions."""
+    return [n for t in tensors for n in (*t.shape, int(t.stride(1) < t.stride(2)))]
 
 
 def _gradients(like: Tensor, layout: list[int]) -> list[Tensor]:
@@ -142,15 +152,12 @@ def _gradients(like: Tensor, layout: list[int]) -> list[Tensor]:
     return grads
 
 
-@torch.library.custom_op("longlens::las_prologue_backward", mutates_args=())
-def las_prologue_backward(
+def _backward(
     dq_out: Tensor, dk_out: Tensor, dv_out: Tensor, sources: list[Tensor], layout: list[int],
     alpha: Tensor | None, mask: Tensor | None, share: Tensor | None, cos: Tensor | None,
-    sin: Tensor | None, plan: list[int], scale: float,
+    sin: Tensor | None, starts: Tensor | None, stops: Tensor | None, plan: list[int], scale: float,
 ) -> tuple[list[Tensor], Tensor]:  # fmt: skip
     """Gradients of the inputs, and of α where `sources` holds the inputs (else of length 0)."""
-    import triton
-
     from longlens.ops.las.triton.prologue import prologue_backward
 
     p = Plan(*plan)
@@ -159,48 +166,133 @@ def las_prologue_backward(
     dq, dk, dv = views if len(views) == 3 else views * 3
     q, k = [dense_rows(t) for t in _split(sources, p)][:2] if sources else (dq, dk)
     outs = [dense_rows(g) for g in (dq_out, dk_out, dv_out)]
-    settings = _settings(p, dq.shape[3], dv.shape[3], alpha, mask, share, cos, sin)
+    settings = _settings(p, dq.shape[3], dv.shape[3], alpha, mask, share, cos, starts)
     B, keys = dv.shape[0], dv.shape[2]
-    blocks = triton.cdiv(keys, settings["BLOCK"])
+    blocks = -(-keys // settings["BLOCK"])
     columns = p.q_heads + p.k_heads * p.copies if sources else 0
-    rates = dv_out.new_zeros(B, blocks, columns, dtype=torch.float32)
+    rates = dv_out.new_zeros((B, blocks, columns) if sources else 0, dtype=torch.float32)
     if B and keys:
-        with torch.cuda.device_of(dv):
+        with on_device(dv):
             prologue_backward[(p.q_heads + p.k_heads + p.v_heads, blocks, B)](
-                q, k, *outs, dq, dk, dv, rates, **settings, keys=keys, scale=scale,
-                K_HEADS=p.k_heads, ALPHA_GRADIENT=bool(sources),
-                **strides(q=q, k=k, qo=outs[0], ko=outs[1], vo=outs[2], dq=dq, dk=dk, dv=dv),
+                q, k, *outs, dq, dk, dv, rates, alpha, mask, share, cos, sin, starts, stops,
+                *strides(q, k, *outs, dq, dk, dv), *_sides(p, mask, share, cos, keys, scale),
+                p.q_heads, p.k_heads, p.copies, _rates(p, alpha), ALPHA_GRADIENT=bool(sources),
+                **settings,
             )  # fmt: skip
+    if not sources:
+        return grads, rates
     total = rates.sum((0, 1))  # partial sums in a fixed order: the same result every time
-    return grads, total[: p.q_heads] + total[p.q_heads :] if sources else total
+    return grads, total[: p.q_heads] + total[p.q_heads :]
+
+
+@torch.library.custom_op("longlens::las_prologue", mutates_args=())
+def las_prologue(
+    tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None, starts: Tensor | None, stops: Tensor | None,
+    plan: list[int], scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The forward pass as compilers see it."""
+    return _forward(tensors, alpha, mask, share, cos, sin, starts, stops, plan, scale)
+
+
+@las_prologue.register_fake
+def _(
+    tensors: list[Tensor], alpha: Tensor | None, mask: Tensor | None, share: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None, starts: Tensor | None, stops: Tensor | None,
+    plan: list[int], scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return _outputs(tensors, Plan(*plan))
+
+
+@torch.library.custom_op("longlens::las_prologue_backward", mutates_args=())
+def las_prologue_backward(
+    dq_out: Tensor, dk_out: Tensor, dv_out: Tensor, sources: list[Tensor], layout: list[int],
+    alpha: Tensor | None, mask: Tensor | None, share: Tensor | None, cos: Tensor | None,
+    sin: Tensor | None, starts: Tensor | None, stops: Tensor | None, plan: list[int], scale: float,
+) -> tuple[list[Tensor], Tensor]:  # fmt: skip
+    """The backward pass as compilers see it."""
+    return _backward(
+        dq_out, dk_out, dv_out, sources, layout, alpha, mask, share, cos, sin, starts, stops, plan,
+        scale,
+    )  # fmt: skip
 
 
 @las_prologue_backward.register_fake
 def _(
     dq_out: Tensor, dk_out: Tensor, dv_out: Tensor, sources: list[Tensor], layout: list[int],
     alpha: Tensor | None, mask: Tensor | None, share: Tensor | None, cos: Tensor | None,
-    sin: Tensor | None, plan: list[int], scale: float,
+    sin: Tensor | None, starts: Tensor | None, stops: Tensor | None, plan: list[int], scale: float,
 ) -> tuple[list[Tensor], Tensor]:  # fmt: skip
     heads = plan[0] if sources else 0
     return _gradients(dv_out, layout), dv_out.new_empty(heads, dtype=torch.float32)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    tensors, alpha, mask, share, cos, sin, plan, scale = inputs
-    ctx.plan, ctx.scale = plan, scale
-    ctx.layout = [n for t in tensors for n in _describe(t)]
+    tensors, alpha, *rest, plan, scale = inputs
+    ctx.plan, ctx.scale, ctx.layout = plan, scale, _describe(tensors)
     # Only α's gradient reads the inputs again; without it nothing but shapes is kept.
     kept = tensors if alpha is not None and alpha.requires_grad else []
     ctx.kept = len(kept)
-    ctx.save_for_backward(*kept, alpha, mask, share, cos, sin)
+    ctx.save_for_backward(*kept, alpha, *rest)
 
 
-def _backward(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Any, ...]:
+def _differentiate(ctx: Any, backward: Any, grads: tuple[Tensor, ...]) -> tuple[Any, Any]:
     sources, rest = list(ctx.saved_tensors[: ctx.kept]), ctx.saved_tensors[ctx.kept :]
-    grads, rates = las_prologue_backward(
-        dq, dk, dv, sources, ctx.layout, *rest, ctx.plan, ctx.scale
-    )
-    return grads, rates.to(rest[0].dtype) if sources else None, None, None, None, None, None, None
+    found, rates = backward(*grads, sources, ctx.layout, *rest, ctx.plan, ctx.scale)
+    return found, rates.to(rest[0].dtype) if sources else None
 
 
-las_prologue.register_autograd(_backward, setup_context=_setup)
+def _op_backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+    return *_differentiate(ctx, las_prologue_backward, grads), *[None] * 8
+
+
+las_prologue.register_autograd(_op_backward, setup_context=_setup)
+
+
+class _Eager(torch.autograd.Function):
+    """The same without the operator's bookkeeping, which costs more than the kernels at times."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        settings, tensors = inputs[:9], list(inputs[9:])
+        outs = _forward(tensors, *settings)
+        _setup(ctx, (tensors, *settings), outs)
+        return outs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        found, rates = _differentiate(ctx, _backward, grads)
+        return rates, *[None] * 8, *found
+
+
+def prologue(
+    tensors: list[Tensor],
+    plan: Plan,
+    *,
+    alpha: Tensor | None = None,
+    mask: Tensor | None = None,
+    share: Tensor | None = None,
+    angles: tuple[Tensor, Tensor] | None = None,
+    limits: tuple[Tensor, Tensor] | None = None,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scaled and rotated q and k, pooled v: (B, heads, rows, width) each; empty q, k if v is alone.
+
+    `mask` (B, S) says which values are real, `share` (B or 1, S) holds 1/count of each window where
+    edges are renormalised, `angles` the cosines and sines of rotary positions, `limits`
+    (L,) each the first position and the end of the sequence that each row of a packed batch belongs
+    to, and `scale` multiplies both q and k.
+    """
+    cos, sin = angles or (None, None)
+    starts, stops = limits or (None, None)
+    if torch.compiler.is_compiling():
+        result = las_prologue(
+            tensors, alpha, mask, share, cos, sin, starts, stops, list(plan), scale
+        )
+    else:
+        result = _Eager.apply(  # type: ignore[no-untyped-call]
+            alpha, mask, share, cos, sin, starts, stops, plan, scale, *tensors
+        )
+    q, k, v = result
+    return q, k, v

@@ -1,0 +1,256 @@
+"""The Triton kernels' logic, run by Triton's interpreter on a CPU (make test-kernels)."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+
+from longlens import LaSAttention, SoftmaxAttention, decay_rates, las_attention
+from longlens.ops.las import las_attention_packed, las_attention_varlen
+from longlens.ops.las.api import explain, kernel_refusal
+from longlens.ops.las.call import make_call
+from longlens.ops.las.decay import fold
+from longlens.ops.las.fused import folded_inputs
+from longlens.ops.las.parts import fold_square
+from longlens.ops.las.smoothing import pool_values
+from longlens.ops.las.triton.attention_op import las_kernel
+from longlens.ops.las.triton.prologue_op import Plan, las_prologue
+from longlens.ops.rotary import rotary_angles, rotate
+
+from .cases import Case, cases, over_budget
+
+pytestmark = [
+    pytest.mark.kernels,
+    # numpy, behind the interpreter, on values that the kernels discard afterwards
+    pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning"),
+]
+
+SLOW = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+READINGS = [
+    dict(is_causal=True, smoothing="causal", window=5, edge="zero"),
+    dict(is_causal=True, smoothing="causal", window=4, edge="renormalize"),
+    dict(is_causal=True, smoothing="centered", window=3, edge="renormalize"),
+    dict(is_causal=True, smoothing="masked", window=5, edge="zero"),
+    dict(is_causal=True, smoothing="masked", window=7, edge="renormalize"),
+    dict(is_causal=False, smoothing="centered", window=5, edge="zero"),
+    dict(is_causal=False, smoothing="causal", window=1, edge="zero"),
+]
+
+
+def refused(case):
+    q, k, v, alpha, mask, _ = case.tensors(torch.float32)
+    call = make_call(q, k, v, alpha=alpha, key_mask=mask, enable_gqa=True, **case.options)
+    return kernel_refusal(call)
+
+
+@given(cases(lengths=(1, 2, 5, 31, 64, 97, 131)))
+@SLOW
+def test_any_call_within_the_budget(case):
+    if refused(case) is None:
+        assert over_budget(case, "triton", torch.float32) == [], case
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("rate", [None, 0.02, 3.0])
+@pytest.mark.parametrize("reading", READINGS, ids=lambda r: f"{r['smoothing']}-{r['window']}")
+def test_several_blocks_of_queries_and_keys(reading, rate, dtype):
+    for seed, (queries, keys, masked) in enumerate([(140, 140, False), (70, 150, True)]):
+        case = Case(1, 1, 2, queries, keys, 24, 16, rate, masked, seed, reading)
+        assert over_budget(case, "triton", dtype) == [], case
+
+
+@pytest.mark.parametrize("width", [1, 16, 24, 40, 80, 96, 256])
+def test_head_widths(width):
+    case = Case(1, 1, 1, 40, 40, width, max(1, width // 2), 0.1, True, 3, READINGS[5])
+    assert over_budget(case, "triton", torch.float32) == []
+
+
+def test_strided_inputs_need_no_copy_and_results_repeat():
+    x = torch.randn(2, 70, 3, 4, 16)
+    q, k, v = x.permute(2, 0, 3, 1, 4)  # (B, L, 3, H, D), the usual projection
+    alpha = decay_rates(4, 0.05).requires_grad_()
+    options = dict(alpha=alpha, window=3, is_causal=False)
+    inputs = [t.requires_grad_() for t in (q, k, v)]
+    first, again, dense = (
+        [out, *torch.autograd.grad(out.square().sum(), [*inputs, alpha])]
+        for out in (
+            las_attention(q, k, v, impl="triton", **options),
+            las_attention(q, k, v, impl="triton", **options),
+            las_attention(*(t.contiguous() for t in (q, k, v)), impl="triton", **options),
+        )
+    )
+    for a, b, c in zip(first, again, dense, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(a, c)
+    assert first[0].stride() == (70 * 64, 16, 64, 1)  # as the query: heads inside positions
+
+
+def plain_inputs(q, k, v, alpha, angles, pooling, copies):
+    if angles is not None:
+        q, k = rotate(q, *angles), rotate(k, *angles)
+    v = pool_values(v, **pooling)
+    k, v = (t.repeat_interleave(copies, dim=1) for t in (k, v))
+    q, k, scale = fold_square(q, k, alpha, 0.02, 1.0)
+    return q, k, v, scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize("edge", ["zero", "renormalize"])
+def test_the_prologue_is_rotation_folding_and_pooling(dtype, packed, rotary, edge):
+    heads = (4, 2)
+    all_heads = torch.randn(2, 150, 8, 16, dtype=dtype).transpose(1, 2)
+    mask = torch.rand(2, 150) > 0.3
+    pooling = dict(window=5, smoothing="causal", edge=edge, key_mask=mask)
+    results = []
+    for fused in (True, False):
+        source = all_heads.detach().clone().transpose(1, 2).contiguous().transpose(1, 2)
+        source.requires_grad_()
+        alpha = torch.tensor([0.0, 0.005, 0.01, 0.02], requires_grad=True)
+        angles = rotary_angles(torch.arange(150), 16) if rotary else None
+        parts = source.split([4, 2, 2], dim=1)
+        if fused:
+            *outs, scale = folded_inputs(
+                [source] if packed else list(parts), heads, alpha=alpha, alpha_max=0.02,
+                equal_in_group=False, scale=1.0, angles=angles, **pooling,
+            )  # fmt: skip
+        else:
+            *outs, scale = plain_inputs(*parts, alpha, angles, pooling, copies=2)
+        torch.manual_seed(1)
+        total = sum((o.float() * torch.randn(o.shape)).sum() for o in outs)
+        results.append([*outs, *torch.autograd.grad(total, [source, alpha]), torch.tensor(scale)])
+    for found, expected in zip(*results, strict=True):
+        ulp = torch.finfo(dtype).eps
+        tolerance = 16 * ulp * float(expected.detach().abs().max())
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=lambda r: f"{r['smoothing']}-{r['window']}")
+def test_packed_is_the_same_call_on_parts(reading):
+    packed = torch.randn(2, 4 + 2 * 2, 50, 8)
+    angles = rotary_angles(torch.arange(50), 8)
+    q, k, v = packed.split([4, 2, 2], dim=1)
+    q, k = rotate(q, *angles), rotate(k, *angles)
+    options = dict(alpha=decay_rates(4, 0.1), **reading)
+    expected = las_attention(q, k, v, enable_gqa=True, **options)
+    found = las_attention_packed(packed, 4, 2, angles=angles, impl="triton", **options)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("edge", ["zero", "renormalize"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_sequences_of_different_lengths(causal, edge):
+    lengths = [1, 40, 7, 75]
+    bounds = torch.tensor([0, *torch.tensor(lengths).cumsum(0)])
+    tensors = [torch.randn(bounds[-1], h, 16, requires_grad=True) for h in (4, 2, 2)]
+    alpha = decay_rates(4, 0.1).requires_grad_()
+    options = dict(alpha=alpha, window=5, edge=edge, is_causal=causal, enable_gqa=True)
+    found = las_attention_varlen(*tensors, bounds, 80, impl="triton", **options)
+    expected = torch.cat(
+        [
+            las_attention(*(t[None].transpose(1, 2) for t in piece), **options)[0].transpose(0, 1)
+            for piece in zip(*(t.split(lengths) for t in tensors), strict=True)
+        ]
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    grad = torch.randn_like(found)
+    for a, b in zip(
+        torch.autograd.grad(found, [*tensors, alpha], grad),
+        torch.autograd.grad(expected, [*tensors, alpha], grad),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def op_arguments(grad):
+    q = torch.randn(1, 2, 20, 8, requires_grad=grad)
+    k, v = (torch.randn(1, 1, 20, 8, requires_grad=grad) for _ in range(2))
+    alpha = torch.tensor([0.0, 0.1], requires_grad=grad)
+    return q, k, v, alpha
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_opcheck(grad):
+    q, k, v, alpha = op_arguments(grad)
+    mask = torch.rand(1, 20) > 0.2
+    torch.library.opcheck(las_kernel, (q, k, v, alpha, mask, None, 20, 0, 0, False, 0.3))
+    plan = list(Plan(2, 1, 1, 2, 2, 0, 20, 8))
+    torch.library.opcheck(
+        las_prologue, ([q, k, v], alpha, mask, None, None, None, None, None, plan, 1.0)
+    )
+
+
+def test_gradients_against_finite_differences():
+    q, k, v, alpha = op_arguments(True)
+
+    def both_outputs(q, k, v, alpha):
+        return las_kernel(q, k, v, alpha, None, None, 20, 0, 0, False, 0.3)
+
+    # float32 differences: the step is large and the tolerance follows from its rounding
+    torch.autograd.gradcheck(
+        both_outputs, (q, k, v, alpha), eps=1e-2, atol=5e-3, rtol=5e-2, nondet_tol=0.0,
+        fast_mode=False,
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Input #0 requires gradient and is not a double")
+@pytest.mark.parametrize("options", [dict(), dict(causal=False, rotary=True), dict(window=1)])
+def test_a_compiled_layer(options):
+    layer = LaSAttention(32, 4, impl="triton", **options)
+    x = torch.randn(2, 50, 32, requires_grad=True)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(x), layer(x))
+    (found,) = torch.autograd.grad(compiled(x).sum(), x)
+    (expected,) = torch.autograd.grad(layer(x).sum(), x)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_export():
+    layer = LaSAttention(32, 4, impl="triton", causal=False).eval()
+    x = torch.randn(2, 50, 32)
+    program = torch.export.export(layer, (x,))
+    torch.testing.assert_close(program.module()(x), layer(x))
+
+
+def test_second_derivatives_are_refused():
+    q = torch.randn(1, 1, 8, 8, requires_grad=True)
+    out = las_attention(q, q, q, impl="triton")
+    (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_layers_and_plans():
+    x = torch.randn(1, 30, 16)
+    for kind in (SoftmaxAttention, LaSAttention):
+        layer = kind(16, 2, impl="triton")
+        expected = layer(x)
+        layer.impl = "sdpa"
+        torch.testing.assert_close(layer(x), expected)
+    q = torch.randn(1, 2, 8, 8)
+    assert explain(q, q, q, impl="triton").impl == "triton"
+
+
+def test_what_the_kernels_refuse():
+    q = torch.randn(1, 1, 8, 300)
+    with pytest.raises(ValueError, match="head dimensions of 1 to 256, not 300"):
+        las_attention(q, q, q, impl="triton")
+    q = torch.randn(1, 1, 8, 8)
+    with pytest.raises(ValueError, match="float32, float16, not float64"):
+        las_attention(*[q.double()] * 3, impl="triton")
+    with pytest.raises(ValueError, match="query_offset as an int"):
+        las_attention(q, q, q, query_offset=torch.tensor(0), impl="triton")
+    with pytest.raises(ValueError, match="masked windows up to 65"):
+        las_attention(q, q, q, window=67, smoothing="masked", impl="triton")
+
+
+def test_fold_agrees_with_the_layout_of_factors():
+    # the prologue and the torch form must fold about the same centre
+    q = torch.randn(1, 2, 9, 8)
+    alpha = torch.tensor([0.0, 0.1])
+    pooling = dict(window=1, smoothing="causal", edge="zero", key_mask=None)
+    found, *_ = folded_inputs(
+        [q, q, q], (2, 2), alpha=alpha, alpha_max=0.1, equal_in_group=True, scale=1.0,
+        angles=None, **pooling,
+    )  # fmt: skip
+    torch.testing.assert_close(found, fold(q, alpha, torch.arange(9) - 4.0))
