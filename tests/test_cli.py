@@ -54,10 +54,15 @@ def test_bench_refuses_what_it_cannot_measure(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_demo_trains_both_and_prints_a_table(capsys):
-    assert main(["demo", "--steps", "4", "--length", "16"]) == 0
+def test_demo_trains_both_and_prints_a_table(capsys, tmp_path):
+    words = ["--steps", "4", "--length", "16", "--out", str(tmp_path / "demo")]
+    assert main(["demo", *words]) == 0
     out = capsys.readouterr().out
     assert "accuracy" in out and "softmax" in out and "LaS" in out and "MiB" in out
+    for mixer in ("softmax", "las"):
+        folder = tmp_path / "demo" / mixer
+        assert f"record: {folder}" in out and (folder / "record.json").exists()
+    assert main(["demo", *words]) == 0  # and again, over the old records
 
 
 def test_demo_names_a_bad_option(capsys):

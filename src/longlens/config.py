@@ -50,10 +50,13 @@ class ModelConfig:
     tied_dropout: bool = False
     """Drop whole channels of a sequence rather than single entries."""
     pooling: str = "mean"
-    """One of "mean", "last" and "cls", over real tokens; not used by the token heads."""
+    """One of "mean", "last" and "cls", over real tokens, or "none": every position, for
+    regression; not used by the token heads."""
     head: str = "classification"
     """One of "classification", "matching", "regression", "language" and "denoising"."""
     num_outputs: int = 2
     """Classes, or regression targets; token heads predict ``vocab_size`` tokens instead."""
     tie_embeddings: bool = False
     """Token heads share the embedding's weights."""
+    second_head: bool = False
+    """Add a token head beside ``head``, for denoising as a second loss."""

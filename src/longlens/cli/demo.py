@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+import numpy as np
+import numpy.typing as npt
 
-from longlens.cli.measure import peak_mebibytes
-from longlens.layers.attention import LaSAttention, SoftmaxAttention
+from longlens.assemble import train_run
+from longlens.assemble.run import run_folder
+from longlens.tasks import import_arrays
+from longlens.training.options import TrainOptions
+from longlens.training.records import RECORD
 
 PERIODS = (6.0, 8.0, 11.0, 15.0)
 NOISE = 0.7
+TASK = "demo-waves"
+BATCH = 32
 
 
-def waves(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def waves(
+    count: int, length: int, seed: int
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
     """Noisy sines of random phase, (count, length, 1), and which of four periods each has.
 
     Every period gives the same set of values, so the class lies in their order alone: in how
@@ -27,97 +35,50 @@ def waves(count: int, length: int, generator: torch.Generator) -> tuple[Tensor, 
 
         x    0.1  0.9  0.4 -0.6 -1.2  0.3 …      y  0 (period 6)
     """
-    y = torch.randint(len(PERIODS), (count,), generator=generator)
-    phase = torch.rand(count, 1, generator=generator)
-    angle = torch.arange(length) / torch.tensor(PERIODS)[y, None] + phase
-    noise = NOISE * torch.randn(count, length, generator=generator)
-    return (torch.sin(2 * torch.pi * angle) + noise)[..., None], y
+    chance = np.random.default_rng(seed)
+    y = chance.integers(len(PERIODS), size=count)
+    angle = np.arange(length) / np.array(PERIODS)[y, None] + chance.random((count, 1))
+    x = np.sin(2 * np.pi * angle) + NOISE * chance.standard_normal((count, length))
+    return x[..., None].astype(np.float32), y
 
 
-class Classifier(nn.Module):
-    """A pre-norm Transformer without positional encoding, mean pooling, one logit a class."""
-
-    def __init__(self, mixers: Sequence[nn.Module], dim: int, classes: int) -> None:
-        super().__init__()
-        self.embed = nn.Linear(1, dim)
-        self.mixers = nn.ModuleList(mixers)
-        self.mlps = nn.ModuleList(
-            nn.Sequential(
-                nn.LayerNorm(dim), nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim)
-            )
-            for _ in mixers
-        )
-        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in mixers)
-        self.head = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, classes))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, L, 1) -> (B, classes)."""
-        x = self.embed(x)
-        for norm, mixer, mlp in zip(self.norms, self.mixers, self.mlps, strict=True):
-            x = x + mixer(norm(x))
-            x = x + mlp(x)
-        logits: Tensor = self.head(x.mean(dim=1))
-        return logits
-
-
-@dataclass(frozen=True)
-class Result:
-    """One row of the table."""
-
-    name: str
-    accuracy: float
-    seconds: float
-    peak_mib: float
-    parameters: int
-
-
-def train(name: str, *, steps: int, length: int, dim: int, batch: int, seed: int) -> Result:
-    """Train one model, printing its progress, and test it on fresh sequences."""
-    torch.manual_seed(seed)
-    kind = {"softmax": SoftmaxAttention, "LaS": LaSAttention}[name]
-    model = Classifier([kind(dim, 4) for _ in range(2)], dim, len(PERIODS))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps)
-    generator = torch.Generator().manual_seed(seed)
-    every = max(1, steps // 5)
-
-    def step() -> float:
-        x, y = waves(batch, length, generator)
-        loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        return float(loss.detach())
-
-    start = time.perf_counter()
-    for i in range(1, steps):
-        loss = step()
-        if i % every == 0:
-            rate = i * batch * length / (time.perf_counter() - start)
-            print(
-                f"  {name:<8} step {i:>4}/{steps}  loss {loss:.3f}  {rate:,.0f} tokens/s",
-                flush=True,
-            )
-    peak = peak_mebibytes(step, torch.device("cpu"))
-    seconds = time.perf_counter() - start
-    x, y = waves(1000, length, torch.Generator().manual_seed(seed + 1))
-    with torch.no_grad():
-        right = (model(x).argmax(-1) == y).float().mean()
-    return Result(
-        name, 100 * float(right), seconds, peak, sum(p.numel() for p in model.parameters())
-    )
-
-
-def table(results: Sequence[Result]) -> str:
-    """The results as aligned text."""
-    lines = [f"{'attention':<11}{'accuracy':>10}{'time':>9}{'peak memory':>14}{'parameters':>13}"]
-    lines += [
-        f"{r.name:<11}{r.accuracy:>8.1f} %{r.seconds:>7.1f} s{r.peak_mib:>10.0f} MiB"
-        f"{r.parameters:>13,}"
-        for r in results
+def table(records: dict[str, dict[str, Any]]) -> str:
+    """The runs side by side, as aligned text."""
+    lines = [
+        f"{'attention':<11}{'test accuracy':>14}{'time':>9}{'tokens/s':>12}{'peak memory':>14}"
+        f"{'parameters':>13}"
     ]
+    for name, record in records.items():
+        accuracy, speed = record["metrics"]["test"]["accuracy"], record["speed"]
+        rate = "-" if speed["tokens_per_second"] is None else f"{speed['tokens_per_second']:,.0f}"
+        lines.append(
+            f"{name:<11}{100 * accuracy:>12.1f} %{speed['seconds']:>7.1f} s{rate:>12}"
+            f"{record['peak_memory_mib']:>10.0f} MiB{record['parameters']:>13,}"
+        )
     return "\n".join(lines)
+
+
+def options(mixer: str, steps: int, seed: int, folder: Path) -> TrainOptions:
+    """What is trained: two blocks of width 64 without positional encoding."""
+    return TrainOptions(
+        task=TASK,
+        mixer=mixer,
+        mixer_options={"num_heads": 4},
+        dim=64,
+        depth=2,
+        lr=2e-3,
+        batch_size=BATCH,
+        evaluate_batch=100,
+        steps=steps,
+        warmup=0.3,
+        log_every=max(1, steps // 5),
+        evaluate_every=max(1, steps // 2),
+        seed=seed,
+        device="cpu",
+        runs=str(folder),
+        name=mixer,
+        root=str(folder / "data"),
+    )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -126,23 +87,39 @@ def main(argv: Sequence[str]) -> int:
         prog="longlens demo",
         description="Train softmax and LaS attention to tell the periods of noisy waves.",
     )
-    parser.add_argument("--steps", type=int, default=200, help="training steps (default 200)")
+    parser.add_argument("--steps", type=int, default=160, help="training steps (default 160)")
     parser.add_argument("--length", type=int, default=256, help="tokens per sequence (default 256)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
-    options = parser.parse_args(list(argv))
+    parser.add_argument("--out", default="runs/demo", help="folder of the records (runs/demo)")
+    given = parser.parse_args(list(argv))
     for name in ("steps", "length"):
-        if getattr(options, name) < 2:
-            raise ValueError(f"{name} must be at least 2, got {getattr(options, name)}")
-    print(f"Noisy waves of {options.length} samples, four periods; chance is 25 %.")
-    results = [
-        train(name, steps=options.steps, length=options.length, dim=64, batch=32, seed=options.seed)
-        for name in ("softmax", "LaS")
-    ]
-    print("\n" + table(results))
+        if getattr(given, name) < 2:
+            raise ValueError(f"{name} must be at least 2, got {getattr(given, name)}")
+    print(f"Noisy waves of {given.length} samples, four periods; chance is 25 %.", flush=True)
+    folder = Path(given.out)
+    count = given.steps * BATCH + 1500  # every training sequence is seen once
+    import_arrays(
+        TASK,
+        *waves(count, given.length, given.seed),
+        validation=500 / count,
+        test=1000 / count,
+        root=folder / "data",
+        replace=True,
+    )
+    records = {}
+    for name, mixer in (("softmax", "softmax"), ("LaS", "las")):
+        run = options(mixer, given.steps, given.seed, folder)
+        if (run_folder(run) / RECORD).exists():  # an earlier demo: trained anew every time
+            shutil.rmtree(run_folder(run))
+        print(f"\n{name}", flush=True)
+        records[name] = train_run(run)
+    print("\n" + table(records))
     print(
         "\nNeither has a positional encoding, and both have the same parameters: LaS adds a decay"
     )
     print("of the scores and an average over five positions, nothing that is learned.")
+    for record in records.values():
+        print(f"record: {folder / record['name']}{os.sep}")
     return 0
 
 

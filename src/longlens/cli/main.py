@@ -16,6 +16,7 @@ from longlens._version import __version__
 
 COMMANDS = {
     "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
+    "train": "train any mixer on any task, with a record; goes on where it was cut off",
     "bench": "time LaS attention against plain attention, FlexAttention and eager Eq. 4",
     "data": "list, prepare, import and look at tasks",
     "layers": "the zoo of mixers as a table",

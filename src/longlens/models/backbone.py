@@ -18,7 +18,7 @@ from longlens.models.norms import build_norm
 
 POSITIONS = ("none", "learned", "sinusoidal", "rotary")
 FEEDFORWARDS = ("mlp", "glu", "none")
-POOLINGS = ("mean", "last", "cls")
+POOLINGS = ("mean", "last", "cls", "none")
 
 
 def sinusoids(length: int, dim: int) -> Tensor:
@@ -292,7 +292,8 @@ class Backbone(nn.Module):
 def pool(x: Tensor, mask: Tensor | None, how: str) -> Tensor:
     """One vector per sequence: (B, L, D), mask (B, L) or None -> (B, D).
 
-    "mean" averages real tokens, "last" takes the last real one, "cls" the first position.
+    "mean" averages real tokens, "last" takes the last real one, "cls" the first position; "none"
+    leaves all positions, (B, L, D).
 
     >>> x = torch.tensor([[[1.0], [3.0], [9.0]]])
     >>> pool(x, torch.tensor([[True, True, False]]), "mean"), pool(x, None, "last")
@@ -300,6 +301,8 @@ def pool(x: Tensor, mask: Tensor | None, how: str) -> Tensor:
     """
     if how not in POOLINGS:
         raise unknown("pooling", how, POOLINGS)
+    if how == "none":
+        return x
     if how == "cls":
         return x[:, 0]
     if mask is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor, nn
 
 from longlens.config import ModelConfig
@@ -13,6 +13,7 @@ from longlens.layers.registry import build, options_of, unknown
 from longlens.models.backbone import POOLINGS, Backbone, Block, InputEncoding
 from longlens.models.heads import ClassificationHead, MatchingHead, RegressionHead, TokenHead
 from longlens.models.norms import build_norm
+from longlens.models.pretrained import Pretrained
 
 HEADS = ("classification", "matching", "regression", "language", "denoising")
 
@@ -72,16 +73,11 @@ def build_head(config: ModelConfig, encoding: InputEncoding) -> nn.Module:
     return kinds[config.head](config.dim, config.num_outputs, pooling=config.pooling)
 
 
-class Model(
-    nn.Module,
-    PyTorchModelHubMixin,
-    library_name="longlens",
-    tags=["longlens", "long-range"],
-):
+class Model(Pretrained):
     """Input encoding, backbone and head.
 
     ``save_pretrained(folder)`` writes config.json and model.safetensors, ``from_pretrained``
-    reads them from a folder or the Hub.
+    reads them from a folder or (with huggingface_hub installed) the Hub.
 
     Args:
         config: what to build.
@@ -96,9 +92,12 @@ class Model(
         super().__init__()
         if isinstance(config, Mapping):  # what config.json holds
             config = ModelConfig(**config)
+        self.config = config
         if config.pooling not in POOLINGS:
             raise unknown("pooling", config.pooling, POOLINGS)
         token_head = config.head in ("language", "denoising")
+        if config.pooling == "none" and config.head in ("classification", "matching"):
+            raise ValueError(f"pooling='none' is for regression, got head={config.head!r}")
         cls = config.pooling == "cls" and not token_head
         self.pairs = config.head == "matching"
         self.encoding = InputEncoding(
@@ -126,6 +125,9 @@ class Model(
         last_norm = build_norm(config.norm, config.dim) if config.prenorm else None
         self.backbone = Backbone(blocks, last_norm)
         self.head = build_head(config, self.encoding)
+        self.second_head: nn.Module | None = None
+        if config.second_head:
+            self.second_head = build_head(replace(config, head="denoising"), self.encoding)
         mixers = self.backbone.mixers()
         if config.head == "language" and any(map(sees_ahead, mixers)):
             raise ValueError(
@@ -138,22 +140,30 @@ class Model(
                 "mixer; use pooling='last' or 'mean'"
             )
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, tokens: bool = False) -> Any:
         """Run the model.
 
         Args:
             x: tokens (B, L), or real values (B, L, input_dim). For matching (B, 2, L) or
                 (B, 2, L, input_dim).
             mask: True at real tokens, (B, L) or (B, 2, L); None: all are.
+            tokens: also run the second head, on the same pass.
 
         Returns:
-            (B, C), or (B, L, V) from a token head.
+            (B, C), or (B, L, V) from a token head; with ``tokens`` a pair of that and the second
+            head's (B, L, V), of a matching model (2B, L, V).
         """
         if self.pairs:
             x, mask = x.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
         h, mask = self.encoding(x, mask)
-        out: Tensor = self.head(self.backbone(h, mask), mask)
-        return out
+        h = self.backbone(h, mask)
+        out: Tensor = self.head(h, mask)
+        if not tokens:
+            return out
+        if self.second_head is None:
+            raise ValueError("tokens=True needs a model with second_head=True")
+        real = h[:, 1:] if self.encoding.cls is not None else h  # CLS stands for no token
+        return out, self.second_head(real)
 
     def advance(
         self, x: Tensor, state: tuple[int, list[Any]] | None = None

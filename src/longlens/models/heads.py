@@ -32,10 +32,12 @@ class ClassificationHead(nn.Module):
 
 
 class RegressionHead(ClassificationHead):
-    """Real values per sequence: the same arithmetic as classification, another loss.
+    """Real values per sequence, or per position with pooling "none".
 
     >>> RegressionHead(8, 1)(torch.randn(2, 5, 8)).shape
     torch.Size([2, 1])
+    >>> RegressionHead(8, 1, pooling="none")(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 1])
     """
 
 

@@ -1,0 +1,158 @@
+"""Building what the loop trains: the model for a task, its batches, its objective, its protocol."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from longlens.config import ModelConfig
+from longlens.layers.base import optim_hints
+from longlens.models.build import Model, build_model
+from longlens.tasks import Spec, Task
+from longlens.tasks.batches import Batches
+from longlens.training import augment
+from longlens.training.distributed import Ranks
+from longlens.training.examples import Hide, Prepare
+from longlens.training.job import Job
+from longlens.training.masking import mask_tokens
+from longlens.training.objective import Objective
+from longlens.training.options import TrainOptions
+from longlens.training.randomness import key, seed_everything
+from longlens.weights import load_tensors
+
+WINDOW = 512  # of a next-token task, unless the options say otherwise
+HEADS = {"masked": "denoising", "causal": "language"}  # of pretraining
+
+
+def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") -> ModelConfig:
+    """The model that ``options`` ask for, with the input and the head that the task needs.
+
+    Args:
+        options: what to build.
+        spec: of the task.
+        kind: "supervised", or for pretraining "masked" or "causal".
+
+    >>> spec = Spec(kind="classification", inputs="tokens", max_length=64, vocab_size=16,
+    ...             num_classes=10)
+    >>> config = model_config(TrainOptions(dim=32, protocol="denoise"), spec)
+    >>> config.dim, config.head, config.num_outputs, config.vocab_size  # one more: "hidden"
+    (32, 'classification', 10, 17)
+    """
+    hides = "denoise" in options.protocols or "pretrain" in options.protocols
+    if hides and spec.inputs != "tokens":
+        raise ValueError(f"protocol {options.protocol!r} hides tokens, but the task's inputs are "
+                         f"{spec.inputs}")  # fmt: skip
+    own = {f.name for f in fields(ModelConfig)} & {f.name for f in fields(TrainOptions)}
+    values: dict[str, Any] = {name: getattr(options, name) for name in sorted(own)}
+    if spec.kind == "next_token":
+        if hides:
+            raise ValueError(f"protocol {options.protocol!r} is for tasks with labels; "
+                             "a next-token task is its own pretraining")  # fmt: skip
+        values |= {"head": "language", "max_length": options.length or WINDOW}
+    else:
+        values["max_length"] = min(options.length or spec.max_length, spec.max_length)
+    if spec.kind == "classification":
+        head = "matching" if spec.pair else "classification"
+        values |= {"head": head, "num_outputs": spec.num_classes}
+    elif spec.kind == "regression":
+        values |= {"head": "regression", "num_outputs": spec.target_dim, "pooling": "none"}
+    if kind in HEADS:
+        values["head"] = HEADS[kind]
+    elif "denoise" in options.protocols:
+        values["second_head"] = True
+    if spec.vocab_size is not None:
+        values["vocab_size"] = spec.vocab_size + hides  # the last one stands for a hidden token
+    if spec.channels is not None:
+        values["input_dim"] = spec.channels
+    return ModelConfig(**values)
+
+
+def make_model(
+    options: TrainOptions, spec: Spec, kind: str, device: torch.device, weights: Path | None = None
+) -> Model:
+    """The model with its initial weights, which depend on the seed alone.
+
+    Args:
+        options: what to build.
+        spec: of the task.
+        kind: "supervised", "masked" or "causal".
+        device: where to put it.
+        weights: a pretrained model's file; its encoding and backbone are taken over.
+    """
+    seed_everything(key(options.seed, "weights"), torch.device("cpu"))
+    model = build_model(model_config(options, spec, kind))
+    if weights is not None:
+        _take_body(model, weights)
+    return model.to(device).train()
+
+
+def _take_body(model: nn.Module, path: Path) -> None:
+    """Copy encoding and backbone; only a CLS vector, which pretraining lacks, may stay as it is."""
+    tensors = load_tensors(path)
+    body = {n: t for n, t in tensors.items() if n.startswith(("encoding.", "backbone."))}
+    missing, foreign = model.load_state_dict(body, strict=False)
+    left = [n for n in missing if n.startswith(("encoding.", "backbone.")) and n != "encoding.cls"]
+    if left or foreign:
+        raise ValueError(f"{path} is of another model: missing {left}, foreign {foreign}")
+
+
+def make_job(
+    options: TrainOptions, task: Task, model: Model, among: Ranks, kind: str = "supervised"
+) -> Job:
+    """Everything that the loop needs for one stage of training."""
+    spec = task.spec
+    length = (options.length or WINDOW) if spec.kind == "next_token" else options.length
+    common: dict[str, Any] = dict(
+        length=length,
+        seed=options.seed,
+        buckets=options.buckets,
+        multiple=options.multiple,
+        rank=among.rank,
+        world_size=among.world_size,
+        device=among.device,
+        resident="auto" if options.resident is None else options.resident,
+    )
+    train = Batches(task["train"], options.batch_size, drop_last=True, limit=options.limit,
+                    **common)  # fmt: skip
+    if len(train) == 0:
+        raise ValueError(
+            f"batch_size must be at most the {len(train.members)} examples of the training split, "
+            f"got {options.batch_size}"
+        )
+    rows = options.evaluate_batch or options.batch_size
+    validation, test = (
+        Batches(task[split], rows, shuffle=False, **common) for split in ("validation", "test")
+    )
+    padded = any(int(b.lengths.min()) != int(b.lengths.max()) for b in (train, validation, test))
+    objectives = {"masked": "masked", "causal": "next_token"}
+    return Job(
+        model=model,
+        objective=Objective(objectives.get(kind, spec.kind)),
+        train=train,
+        validation=validation,
+        test=test if kind == "supervised" else None,
+        prepare=make_prepare(options, task, among, kind, padded and not train.streaming),
+        optim_hints=optim_hints(model),
+        units=list(model.backbone.blocks),
+        data=task.identity,
+    )
+
+
+def make_prepare(
+    options: TrainOptions, task: Task, among: Ranks, kind: str, masked: bool
+) -> Prepare:
+    """How batches become examples under the options' protocol."""
+    spec = task.spec
+    hide: Hide | None = None
+    if kind == "masked" or (kind == "supervised" and "denoise" in options.protocols):
+        assert spec.vocab_size is not None
+        hide = partial(mask_tokens, rate=options.mask_rate, mask_id=spec.vocab_size)
+    transform = None
+    if "augment" in options.protocols:
+        transform = augment.build(task.name, spec.image, among.device)
+    return Prepare(kind, transform, hide, masked, spec.pair)

@@ -1,0 +1,101 @@
+"""What a run cost: arithmetic, speed, share of the device's peak, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from longlens.models.count import flop_count
+from longlens.training.distributed import Ranks
+from longlens.training.job import Job, State
+from longlens.training.rehearse import batch_of_each_length
+
+# Dense bfloat16 and float32 operations a second, from the makers' data sheets.
+PEAKS = {
+    "H200": (989e12, 67e12),
+    "H100 PCIe": (756e12, 51e12),
+    "H100": (989e12, 67e12),
+    "B200": (2250e12, 80e12),
+    "A100": (312e12, 19.5e12),
+    "L40S": (362e12, 91.6e12),
+    "L4": (121e12, 30.3e12),
+    "A10": (125e12, 31.2e12),
+    "4090": (165e12, 82.6e12),
+    "3090": (71e12, 35.6e12),
+    "V100": (125e12, 15.7e12),
+    "T4": (65e12, 8.1e12),
+}
+
+
+def peak_flops(hardware: str, low_precision: bool) -> float | None:
+    """Operations a second that a device is sold with; None where that is not known (a CPU's).
+
+    >>> peak_flops("NVIDIA H200", low_precision=True)
+    989000000000000.0
+    """
+    for name, (low, full) in PEAKS.items():
+        if name in hardware:
+            return low if low_precision else full
+    return None
+
+
+def flops_per_token(model: nn.Module, job: Job) -> float:
+    """Operations of training per padded token: three times the forward pass of single rows.
+
+    Averaged over the padded lengths of the training batches. Matrix products, FFTs and attention
+    count as in ``longlens.models.count``.
+    """
+    total, positions = 0.0, 0
+    training = model.training
+    model.eval()
+    for batch, count in batch_of_each_length(job.train).values():
+        generator = torch.Generator(batch.inputs.device).manual_seed(0)
+        row = next(job.prepare(batch, generator, training=False).split(1))
+        with torch.no_grad():
+            cost = flop_count(lambda row=row: model(row.inputs, row.mask))  # type: ignore[misc]
+        total += count * cost
+        inputs = row.inputs
+        positions += count * (inputs[..., 0] if inputs.is_floating_point() else inputs).numel()
+    model.train(training)
+    return 3 * total / positions
+
+
+def speed(state: State, flops: float, among: Ranks, hardware: str, low: bool) -> dict[str, Any]:
+    """Rates over the steps that nothing interrupted; None where there were none."""
+    spent = state.timed_seconds or float("nan")
+    arithmetic = flops * state.timed_padded / spent
+    peak = peak_flops(hardware, low)
+    return {
+        "seconds": round(state.seconds, 3),
+        "steps_per_second": state.timed_steps / spent,
+        "tokens_per_second": state.timed_tokens / spent,
+        "padded_tokens_per_second": state.timed_padded / spent,
+        "flops_per_second": arithmetic,
+        "share_of_peak": None if peak is None else arithmetic / (peak * among.world_size),
+    }
+
+
+def forget_peak_memory(device: torch.device) -> None:
+    """Start measuring the peak anew."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):  # where the system cannot, the peak is the process's
+            Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Most memory since the peak was forgotten: of the device, or of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 2**10
+    unit = 1 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -1,0 +1,244 @@
+"""One run, from its options to its record: what the command line and the experiments call."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from longlens import tasks
+from longlens.assemble.build import make_job, make_model
+from longlens.assemble.measure import (
+    flops_per_token,
+    forget_peak_memory,
+    peak_memory_mib,
+    speed,
+)
+from longlens.models.count import parameter_count
+from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
+from longlens.tasks import Task
+from longlens.tasks.mix import MixedTask
+from longlens.training import budget
+from longlens.training.checkpoint import CheckpointError
+from longlens.training.distributed import Ranks, ranks
+from longlens.training.faults import Stopped, TrainingError, disk_faults_named
+from longlens.training.files import PARTIAL, locked, remove_folder, replace_file
+from longlens.training.loop import Trainer
+from longlens.training.options import PLACEMENT, TrainOptions, difference
+from longlens.training.provenance import provenance
+from longlens.training.records import Record, now, read_record
+from longlens.weights import save_tensors
+
+
+def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]:
+    """Train as ``options`` say, or go on with what was begun, and return the record.
+
+    Args:
+        options: see :class:`TrainOptions`. A run that is finished is not trained again.
+        task: the data, if they are loaded already; None: ``options.task`` is loaded.
+
+    Returns:
+        the content of ``record.json``.
+
+    Raises:
+        Stopped: a signal came, the state is saved.
+        TrainingError: the run cannot go on; the message says why.
+
+    >>> import tempfile
+    >>> options = TrainOptions(
+    ...     task="cumsum", task_options=dict(length=16, train=8, validation=4, test=4), dim=8,
+    ...     depth=1, steps=2, batch_size=4, progress=False, runs=tempfile.mkdtemp(),
+    ...     root=tempfile.mkdtemp())
+    >>> record = train_run(options)
+    >>> record["status"], sorted(record["metrics"])
+    ('finished', ['test', 'validation'])
+    """
+    started = time.perf_counter()
+    folder = run_folder(options)
+    with ranks(_device(options)) as among, ExitStack() as stack:
+        if among.main:
+            stack.enter_context(locked(folder))
+            if options.resume == "restart":
+                _set_aside(folder)
+        among.wait()
+        finished = _finished(folder, options)
+        if finished is not None:
+            return finished
+        if task is None:
+            task = _load(options, among)
+        if "pretrain" in options.protocols:
+            first = folder / "pretrain"
+            stage = _pretraining(options)
+            if _finished(first, stage) is None:
+                _train(stage, task, among, first, started, kind=options.pretrain_kind)
+            return _train(options, task, among, folder, started, first / WEIGHTS)
+        return _train(options, task, among, folder, started)
+
+
+def run_folder(options: TrainOptions) -> Path:
+    """The folder of a run's record."""
+    return Path(options.runs) / (options.name or options.default_name())
+
+
+def _train(
+    options: TrainOptions,
+    task: Task,
+    among: Ranks,
+    folder: Path,
+    started: float,
+    weights: Path | None = None,
+    kind: str = "supervised",
+) -> dict[str, Any]:
+    """One stage: train one model to the end and write its record."""
+    _set_determinism(options)
+    origin = provenance(among.device)
+    record = Record(folder, options.tensorboard) if among.main else None
+    try:
+        model = make_model(options, task.spec, kind, among.device, weights)
+        job = make_job(options, task, model, among, kind)
+        if record is not None:
+            record.values.pop("error", None)
+            record.update(
+                status="running",
+                started=record.values.get("started", now()),
+                task=task.name,
+                mixer=options.mixer,
+                protocol=options.protocol if kind == "supervised" else f"pretrain ({kind})",
+                seed=options.seed,
+                options=options.to_json(),
+                provenance=origin,
+                clean=not origin["commit"].endswith("-dirty"),
+                data=_data(task),
+                metric={
+                    "name": job.objective.metric,
+                    "higher_is_better": job.objective.higher_is_better,
+                },
+                parameters=parameter_count(model),
+                deterministic=options.deterministic or among.device.type == "cpu",
+                device=origin["hardware"],
+                world_size=among.world_size,
+            )
+            replace_file(folder / CONFIG, config_json(model.config).encode())
+        flops = flops_per_token(model, job)
+        forget_peak_memory(among.device)
+        trainer = Trainer(job, options, among, folder, record, origin, started)
+        result = trainer.run()
+        final = trainer.final_weights()
+        if record is not None:
+            low = trainer.engine.low_precision
+            with disk_faults_named("the weights"):
+                temporary = folder / (WEIGHTS + PARTIAL)
+                save_tensors(temporary, final, {"format": "pt"})
+                temporary.replace(folder / WEIGHTS)
+                record.update(
+                    status="finished",
+                    ended=now(),
+                    steps=trainer.state.step,
+                    total_steps=trainer.state.total,
+                    micro_batch=trainer.state.micro_batch,
+                    selected_step=result.selected_step,
+                    metrics=result.metrics,
+                    speed=speed(trainer.state, flops, among, origin["hardware"], low),
+                    peak_memory_mib=round(peak_memory_mib(among.device), 1),
+                )
+            if record.checkpoints.exists():
+                remove_folder(record.checkpoints)
+        among.wait()
+    except Stopped:
+        if record is not None:
+            record.update(status="stopped", ended=now())
+        raise
+    except (TrainingError, CheckpointError) as error:
+        if record is not None and not isinstance(error.__cause__, OSError):  # a full disk
+            record.update(status="failed", ended=now(), error=str(error))
+        raise
+    finally:
+        if record is not None:
+            record.close()
+    return read_record(folder)
+
+
+def _pretraining(options: TrainOptions) -> TrainOptions:
+    """The options of the first stage of self-pretraining."""
+    stage = replace(options, name="pretrain")
+    if options.pretrain_steps is not None:
+        stage = replace(stage, steps=options.pretrain_steps, epochs=None, budget=None)
+    elif options.budget is not None:  # half of the time, the rest is for the second stage
+        stage = replace(stage, budget=f"{budget.seconds(options.budget) / 2:.3f}s")
+    return stage
+
+
+def _device(options: TrainOptions) -> torch.device:
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', but torch sees no CUDA device here; use cpu")
+    if options.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(options.device)
+
+
+def _set_determinism(options: TrainOptions) -> None:
+    if options.deterministic and options.device != "cpu":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(options.deterministic)
+
+
+def _load(options: TrainOptions, among: Ranks) -> Task:
+    """Load the task on every rank; the first verifies it, and makes it where that is needed."""
+    if not among.main:
+        among.wait()
+    sets = [dict(options.task_options)]
+    if options.mix_easier:
+        if options.task not in ("pathfinder", "pathx"):
+            raise ValueError(f"mix_easier is for pathfinder and pathx, got task {options.task!r}")
+        sets += [sets[0] | {"difficulty": easier} for easier in ("intermediate", "easy")]
+    verify: Literal["full", "size"] = "full" if among.main else "size"
+    parts = [tasks.load(options.task, options.root, verify=verify, **own) for own in sets]
+    if among.main:
+        among.wait()
+    return MixedTask(parts[0], parts[1:]) if options.mix_easier else parts[0]
+
+
+def _data(task: Task) -> dict[str, Any]:
+    return {
+        "identity": task.identity,
+        "name": task.name,
+        "options": dict(task.options),
+        "examples": dict(task.manifest.examples),
+        "stands_in_for": task.spec.stands_in_for,
+    }
+
+
+def _finished(folder: Path, options: TrainOptions) -> dict[str, Any] | None:
+    """The record of a run that is finished; refuse one that was run with other options."""
+    try:
+        values = read_record(folder)
+    except ValueError:
+        return None
+    if values.get("status") != "finished":
+        return None
+    then = {key: value for key, value in values["options"].items() if key not in PLACEMENT}
+    found = difference(options.identity(), then)
+    if found:
+        raise TrainingError(
+            f"{folder} holds a finished run with other options: {found}; give another --name, or "
+            "--resume restart"
+        )
+    return values
+
+
+def _set_aside(folder: Path) -> None:
+    """Move what an earlier run left to ``NAME.old-1`` (or 2, …): nothing is deleted."""
+    left = [path for path in folder.iterdir() if path.name != ".lock"]
+    if not left:
+        return
+    number = 1
+    while (target := folder.with_name(f"{folder.name}.old-{number}")).exists():
+        number += 1
+    target.mkdir()
+    for path in left:
+        path.rename(target / path.name)

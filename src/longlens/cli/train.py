@@ -1,0 +1,118 @@
+"""``longlens train``: any mixer on any task under any protocol, with a record of how it went."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any, get_type_hints
+
+from longlens.training.options import TrainOptions
+
+EPILOG = """examples:
+  longlens train --task listops --mixer las --dim 128 --depth 6 --epochs 40
+  longlens train --task image --mixer s4d --norm batch --lr 0.004 --budget 8m
+  longlens train --config run.yaml --seed 1
+  torchrun --nproc_per_node 4 -m longlens.cli.train --task listops --mixer las
+A run that was cut off goes on when the same command is given again."""
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """What stands below each field of a dataclass, by name.
+
+    >>> field_docs(TrainOptions)["seed"][:28]
+    'Decides initial weights, ord'
+    """
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, below in pairwise(body.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+            assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
+
+
+def parse(argv: Sequence[str]) -> TrainOptions:
+    """Read options from words of a command line; ``--batch-size`` is ``--batch_size`` too."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(
+        prog="longlens train",
+        description="Train a model, or go on with what was begun, and write its record.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        exit_on_error=False,
+    )
+    parser.add_argument("--config", action="config", help="a file of options (YAML or JSON)")
+    docs, types = field_docs(TrainOptions), get_type_hints(TrainOptions)
+    for field in fields(TrainOptions):
+        default = {} if field.name.endswith("_options") else field.default
+        shown = "" if default is None else f" (default: {default})"
+        what = docs[field.name].replace("%", "%%") + shown
+        parser.add_argument(f"--{field.name}", type=types[field.name], default=default, help=what)
+    words = [_with_underscores(word) for word in argv]
+    values: dict[str, Any] = parser.parse_args(words).as_dict()
+    values.pop("config", None)
+    return TrainOptions(**values)
+
+
+def _with_underscores(word: str) -> str:
+    name, equals, value = word.partition("=")
+    if not name.startswith("--"):
+        return word
+    return "--" + name[2:].replace("-", "_") + equals + value
+
+
+def summary(record: dict[str, Any]) -> str:
+    """A few lines about a finished run."""
+    metric = record["metric"]["name"]
+    lines = [
+        f"{split:<12}{metric} {values[metric]:.4f}   loss {values['loss']:.4f}"
+        for split, values in record["metrics"].items()
+    ]
+    rate = record["speed"]["tokens_per_second"]
+    speed = "" if rate is None else f", {rate:,.0f} tokens/s"
+    lines.append(
+        f"selected step {record['selected_step']} of {record['steps']}, "
+        f"{record['parameters']:,} parameters, {record['speed']['seconds']:.0f} s{speed}"
+    )
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``longlens train``; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    from jsonargparse import ArgumentError
+
+    try:
+        options = parse(words)
+    except ArgumentError as error:
+        print(f"longlens train: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    from longlens.assemble import train_run
+    from longlens.assemble.run import run_folder
+    from longlens.training.faults import Stopped
+
+    try:
+        record = train_run(options)
+    except Stopped as stop:
+        print(f"longlens train: {stop}", file=sys.stderr)
+        return 128 + stop.signum
+    except (ValueError, OSError) as error:
+        print(f"longlens train: {error}", file=sys.stderr)
+        return 1
+
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{summary(record)}\n{run_folder(options)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

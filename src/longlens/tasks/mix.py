@@ -1,0 +1,79 @@
+"""Training on several data sets at once, judged on one of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from longlens.tasks.cache import digest
+from longlens.tasks.data import Rows, Split, Task
+from longlens.tasks.errors import DataError
+from longlens.tasks.spec import Spec
+
+
+def join_splits(splits: Sequence[Split]) -> Split:
+    """Return the examples of all ``splits``, one after another, as one split; nothing is copied.
+
+    The splits must have the same kind of examples; pairs and next-token streams are refused.
+
+    >>> import tempfile, longlens.tasks as tasks
+    >>> options = dict(root=tempfile.mkdtemp(), length=16, train=10, validation=1, test=1)
+    >>> splits = [tasks.load("reverse", seed=seed, **options)["train"] for seed in (0, 1)]
+    >>> len(join_splits(splits))
+    20
+    """
+    if not splits:
+        raise DataError("splits must hold one split or more, got none")
+    first = splits[0]
+    if first.spec.pair or first.spec.kind == "next_token":
+        raise DataError("splits of pairs or of a stream cannot be joined")
+    longest = max(split.spec.max_length for split in splits)
+    for split in splits[1:]:
+        if _kind(split.spec) != _kind(first.spec) or set(split.arrays) != set(first.arrays):
+            raise DataError(
+                f"splits of one kind can be joined, got {_kind(first.spec)} and {_kind(split.spec)}"
+            )
+    if "flat" not in first.arrays and any(s.spec.max_length != longest for s in splits):
+        raise DataError("splits of fixed length can be joined only where the lengths are equal")
+    arrays = {
+        name: Rows([part for split in splits for part in split.arrays[name].parts])
+        for name in first.arrays
+    }
+    return Split(first.name, replace(first.spec, max_length=longest), arrays, None)
+
+
+def _kind(spec: Spec) -> dict[str, object]:
+    """What must agree: all but the length and what the data stand in for."""
+    kept = spec.to_json()
+    del kept["max_length"], kept["stands_in_for"]
+    return kept
+
+
+class MixedTask(Task):
+    """``main`` with the training examples of ``others`` added; validation and test stay its own.
+
+    ``identity`` depends on all of them, so a record of a mixed run never looks like one of ``main``
+    alone.
+
+    >>> import tempfile, longlens.tasks as tasks
+    >>> options = dict(root=tempfile.mkdtemp(), length=16, train=10, validation=1, test=1)
+    >>> main, other = (tasks.load("reverse", seed=seed, **options) for seed in (0, 1))
+    >>> mixed = MixedTask(main, [other])
+    >>> len(mixed["train"]), len(mixed["test"]), mixed.identity != main.identity
+    (20, 1, True)
+    """
+
+    def __init__(self, main: Task, others: Sequence[Task]) -> None:
+        self.__dict__.update(main.__dict__)  # the files were verified when they were opened
+        self.parts = (main, *others)
+        train = join_splits([task["train"] for task in self.parts])
+        self.splits = {**main.splits, "train": train}
+        self.spec = replace(main.spec, max_length=train.spec.max_length)
+
+    @property
+    def identity(self) -> str:
+        """The hash that names these data in records."""
+        return digest({"mixed": [task.identity for task in self.parts]})
+
+    def __repr__(self) -> str:
+        return f"MixedTask({', '.join(map(repr, self.parts))})"

@@ -1,0 +1,80 @@
+"""Evaluation: loss and metric over a whole split, every example exactly once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from longlens.training.engine import Engine
+from longlens.training.examples import Batch, Batches, Examples, fill_rows
+from longlens.training.faults import TrainingError, out_of_memory
+from longlens.training.objective import SUMS
+from longlens.training.randomness import key
+
+MOST_VALUES = 64  # of an extra that results are split by
+
+
+def evaluate(engine: Engine, batches: Batches, rows: int, groups: bool = False) -> dict[str, Any]:
+    """Loss and metric over a split.
+
+    Args:
+        engine: holds the model.
+        batches: of the split; the ranks share them.
+        rows: of a full batch on this rank; the last batch is filled up to it.
+        groups: also give a classification's accuracy by every value of every extra.
+
+    Returns:
+        for example ``{"loss": 0.7, "accuracy": 0.8, "accuracy_by_operator": {"0": {…}}}``.
+    """
+    objective, prepare, ranks = engine.job.objective, engine.job.prepare, engine.ranks
+    total = torch.zeros(SUMS, dtype=torch.float64, device=engine.device)
+    tables: dict[str, Tensor] = {}
+    training = engine.module.training
+    engine.module.eval()
+    try:
+        with torch.no_grad():
+            for number, batch in enumerate(batches.epoch(0)):
+                generator = torch.Generator(engine.device)
+                generator.manual_seed(key("evaluate", number, ranks.rank))
+                examples = prepare(batch, generator, training=False)
+                outputs = _outputs(engine, examples, rows * prepare.rows_per_example)
+                total += objective.sums(outputs, examples.targets, examples.where)
+                if groups and objective.kind == "classification":
+                    _add_groups(tables, outputs, batch)
+    finally:
+        engine.module.train(training)
+    found: dict[str, Any] = objective.metrics(ranks.add(total).cpu())
+    for name, table in tables.items():
+        right, count = ranks.add(table).cpu().tolist()
+        found[f"{objective.metric}_by_{name}"] = {
+            str(value): {objective.metric: right[value] / n, "count": int(n)}
+            for value, n in enumerate(count)
+            if n
+        }
+    return found
+
+
+def _outputs(engine: Engine, examples: Examples, rows: int) -> Tensor:
+    """The model's outputs; a batch that is not full is filled up first, so that shapes are few."""
+    inputs, mask = fill_rows(examples.inputs, rows), examples.mask
+    mask = None if mask is None else fill_rows(mask, rows)
+    try:
+        return engine.forward(inputs, mask)[: len(examples.inputs)]
+    except RuntimeError as error:
+        if out_of_memory(error):
+            raise TrainingError(
+                f"out of memory in evaluation with {rows} sequences of {inputs.shape[-1]} "
+                "positions; use a smaller --evaluate_batch"
+            ) from error
+        raise
+
+
+def _add_groups(tables: dict[str, Tensor], outputs: Tensor, batch: Batch) -> None:
+    right = (outputs.argmax(-1) == batch.targets).double()
+    for name, values in batch.extras.items():
+        chosen = F.one_hot(values.clamp(0, MOST_VALUES - 1), MOST_VALUES).double()
+        table = tables.setdefault(name, chosen.new_zeros(2, MOST_VALUES))
+        table += torch.stack([right @ chosen, chosen.sum(0)])

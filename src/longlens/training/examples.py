@@ -1,0 +1,184 @@
+"""From a batch of a task to what a step computes with: hiding tokens, augmenting, shifting.
+
+All of it runs on the device and depends on the batch and a generator alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Transform = Callable[[Tensor, Tensor | None, torch.Generator], Tensor]
+"""(inputs, mask, generator) -> inputs of the same shape."""
+Hide = Callable[[Tensor, Tensor | None, torch.Generator], tuple[Tensor, Tensor]]
+"""(tokens, mask, generator) -> tokens with some hidden, and where (bool)."""
+
+
+class Batch(Protocol):
+    """One batch of a task (this rank's share); see ``longlens.tasks.Batch``."""
+
+    @property
+    def inputs(self) -> Tensor:
+        """What the model reads."""
+        ...
+
+    @property
+    def targets(self) -> Tensor:
+        """What it should say."""
+        ...
+
+    @property
+    def mask(self) -> Tensor | None:
+        """True on real positions; None: all are."""
+        ...
+
+    @property
+    def index(self) -> Tensor:
+        """Which examples these are."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """How many input positions are real."""
+        ...
+
+    @property
+    def padded_tokens(self) -> int:
+        """How many there are with padding."""
+        ...
+
+    @property
+    def extras(self) -> dict[str, Tensor]:
+        """Further values of each example."""
+        ...
+
+
+class Batches(Protocol):
+    """All batches of a split, epoch by epoch; see ``longlens.tasks.Batches``."""
+
+    @property
+    def shapes(self) -> list[int]:
+        """The padded lengths that occur."""
+        ...
+
+    def __len__(self) -> int: ...
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield this rank's share of the batches of an epoch."""
+        ...
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The tensors of one step, all with the batch first.
+
+    ``where`` says which positions the loss counts (None: all). Under denoising ``hidden`` says
+    which inputs were hidden and ``original`` what stood there.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor | None = None
+    where: Tensor | None = None
+    hidden: Tensor | None = None
+    original: Tensor | None = None
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """The fields by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def split(self, rows: int) -> Iterator[Examples]:
+        """Micro-batches of at most ``rows`` rows."""
+        total = len(self.inputs)
+        if rows >= total:
+            yield self
+            return
+        for start in range(0, total, rows):
+            yield Examples(
+                **{
+                    name: None if tensor is None else tensor[start : start + rows]
+                    for name, tensor in self.tensors().items()
+                }  # type: ignore[arg-type]
+            )
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """How batches become examples.
+
+    Args:
+        kind: "supervised", or for pretraining "masked" or "causal".
+        transform: augmentation, in training only.
+        hide: hides tokens; for denoising in training only, for masked pretraining always.
+        masked: give every batch a mask, also one without padding, so that there are fewer
+            programs to compile.
+        pairs: inputs are (B, 2, L); pretraining takes the two as rows of their own.
+    """
+
+    kind: str = "supervised"
+    transform: Transform | None = None
+    hide: Hide | None = None
+    masked: bool = False
+    pairs: bool = False
+
+    @property
+    def denoises(self) -> bool:
+        """Whether there is a second loss."""
+        return self.kind == "supervised" and self.hide is not None
+
+    @property
+    def rows_per_example(self) -> int:
+        """How many rows the model gets for an example."""
+        return 2 if self.pairs and self.kind != "supervised" else 1
+
+    def __call__(self, batch: Batch, generator: torch.Generator, training: bool) -> Examples:
+        """Make the examples of a step."""
+        inputs, mask = batch.inputs, batch.mask
+        if mask is None and self.masked:
+            shape = inputs.shape[:-1] if inputs.is_floating_point() else inputs.shape
+            mask = torch.ones(shape, dtype=torch.bool, device=inputs.device)
+        if training and self.transform is not None:
+            inputs = self.transform(inputs, mask, generator)
+        if self.pairs and self.kind != "supervised":
+            inputs, mask = inputs.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
+        if self.kind == "causal":
+            return next_tokens(inputs, mask)
+        if self.kind == "masked":
+            assert self.hide is not None
+            corrupted, hidden = self.hide(inputs, mask, generator)
+            return Examples(corrupted, inputs, mask, where=hidden)
+        whole = Examples(inputs, batch.targets, mask, where=mask)
+        if training and self.hide is not None:
+            corrupted, hidden = self.hide(inputs, mask, generator)
+            return replace(whole, inputs=corrupted, hidden=hidden, original=inputs)
+        return whole
+
+
+def next_tokens(tokens: Tensor, mask: Tensor | None) -> Examples:
+    """Predict each token (..., L) from those before it; the last position has no target.
+
+    >>> next_tokens(torch.tensor([[5, 6, 7]]), None).targets
+    tensor([[6, 7, 0]])
+    """
+    targets = torch.zeros_like(tokens)
+    targets[..., :-1] = tokens[..., 1:]
+    where = torch.zeros_like(tokens, dtype=torch.bool)
+    where[..., :-1] = True if mask is None else mask[..., 1:]
+    return Examples(tokens, targets, mask, where=where)
+
+
+def fill_rows(tensor: Tensor, rows: int) -> Tensor:
+    """Append rows (zeros; True in a mask) up to ``rows``, so that a last batch has a known shape.
+
+    >>> fill_rows(torch.ones(1, 2), 2)
+    tensor([[1., 1.],
+            [0., 0.]])
+    """
+    missing = rows - len(tensor)
+    if missing <= 0:
+        return tensor
+    value = tensor.dtype == torch.bool
+    return torch.cat([tensor, tensor.new_full((missing, *tensor.shape[1:]), value)])

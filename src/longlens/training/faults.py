@@ -1,0 +1,109 @@
+"""What can go wrong while training, and what is done about it."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+
+class TrainingError(ValueError):
+    """A run cannot go on; the message says why and what helps. Its last checkpoint is whole."""
+
+
+class Stopped(Exception):  # noqa: N818 (no error: a request that was fulfilled)
+    """The run was asked to stop and has written its checkpoint."""
+
+    def __init__(self, signum: int, message: str) -> None:
+        super().__init__(message)
+        self.signum = signum
+
+
+class Signals:
+    """Remembers SIGTERM and SIGINT, so that the loop can write a checkpoint and leave.
+
+    A second SIGINT interrupts at once. Outside of the main thread, where Python has no signal
+    handlers, nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received == number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = number
+
+    @contextmanager
+    def caught(self) -> Iterator[Signals]:
+        """Catch the signals inside the block."""
+        try:
+            before = {
+                number: signal.signal(number, self._handle)
+                for number in (signal.SIGTERM, signal.SIGINT)
+            }
+        except ValueError:
+            before = {}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, on a GPU or a CPU."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def out_of_memory_message(rows: int, length: int) -> str:
+    """What to change when a step of ``rows`` sequences of ``length`` positions does not fit."""
+    smaller = max(1, rows // 2)
+    return (
+        f"out of memory with {rows} sequences of {length} positions at once; use --micro_batch "
+        f"{smaller} (same result, less memory) or --micro_batch auto, --dtype bfloat16, or a "
+        "smaller --length, --dim or --depth"
+    )
+
+
+def largest_that_fits(rows: int, attempt: Callable[[int], None]) -> int:
+    """The largest of rows, rows/2, rows/4 … for which ``attempt`` does not run out of memory.
+
+    Sizes are rounded up, so that ``rows`` is covered by that many equal micro-batches or nearly so.
+
+    >>> def attempt(rows):
+    ...     if rows > 10: raise MemoryError
+    >>> largest_that_fits(32, attempt)
+    8
+    """
+    size = rows
+    while True:
+        try:
+            attempt(size)
+            return size
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error) or size == 1:
+                raise
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        size = -(-size // 2)
+
+
+@contextmanager
+def disk_faults_named(what: str) -> Iterator[None]:
+    """Turn a full disk into a message that says what is safe and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise TrainingError(
+                f"the disk is full: {what} could not be written; the checkpoints before it are "
+                "whole: make room and give the same command again"
+            ) from error
+        raise

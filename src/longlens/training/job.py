@@ -1,0 +1,74 @@
+"""What a run is made of: the objects to train with, its counters, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from longlens.training.examples import Batches, Prepare
+from longlens.training.objective import Objective
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained: objects that the caller has built."""
+
+    model: nn.Module
+    """``model(inputs, mask)`` gives what the objective wants; under denoising
+    ``model(inputs, mask, tokens=True)`` gives that and the logits of every token."""
+    objective: Objective
+    train: Batches
+    validation: Batches
+    test: Batches | None = None
+    prepare: Prepare = field(default_factory=Prepare)
+    optim_hints: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Learning rate and weight decay of single parameters, by name."""
+    units: Sequence[nn.Module] = ()
+    """Parts of the model that FSDP gathers one after the other."""
+    data: str = ""
+    """Identity of the data."""
+
+
+@dataclass
+class State:
+    """Counters that a checkpoint keeps; everything else in it is tensors."""
+
+    step: int = 0
+    offset: int = 0
+    """Batches that rollbacks passed over."""
+    logged: int = 0
+    """Step of the last line of the training curve."""
+    evaluated: int = -1
+    """Step of the last evaluation."""
+    total: int = 0
+    """Steps in all, fixed when the run began."""
+    micro_batch: int = 0
+    """Rows that a rank computes at once."""
+    best_step: int = -1
+    best_metric: float | None = None
+    without_improvement: int = 0
+    """Evaluations since the best one."""
+    reductions: int = 0
+    """How often the plateau schedule has halved the learning rate."""
+    waited: int = 0
+    """Evaluations that it has waited for."""
+    rollbacks: int = 0
+    seconds: float = 0.0
+    """Wall time of training, in all processes so far."""
+    timed_seconds: float = 0.0
+    """Of the steps that speed is measured over: without compilation, evaluation, checkpoints."""
+    timed_steps: int = 0
+    timed_tokens: int = 0
+    timed_padded: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run found."""
+
+    selected_step: int
+    metrics: dict[str, dict[str, Any]]
+    """By split: loss, metric, and the metric by every extra of the task."""

@@ -1,0 +1,418 @@
+"""The training loop. Read :meth:`Trainer.run` first; everything else is a part of it.
+
+A step is a pure function of the state and of the step's number: which batch it takes, how that is
+augmented and what dropout draws follow from (seed, step, rank). So a run that is killed at any
+moment and started again from its last checkpoint computes what it would have computed.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longlens.training import budget, checkpoint, distributed
+from longlens.training.distributed import Ranks
+from longlens.training.engine import DENOISING, Engine
+from longlens.training.evaluate import evaluate
+from longlens.training.examples import Batch, Examples
+from longlens.training.faults import (
+    Signals,
+    Stopped,
+    TrainingError,
+    disk_faults_named,
+    out_of_memory,
+    out_of_memory_message,
+)
+from longlens.training.job import Job, Result, State
+from longlens.training.objective import SUMS
+from longlens.training.optim import Schedule, warmup_steps
+from longlens.training.options import TrainOptions
+from longlens.training.progress import Meter, Progress
+from longlens.training.randomness import key, seed_everything
+from longlens.training.records import CHECKPOINTS, Record
+from longlens.training.rehearse import rows_that_fit, time_steps
+from longlens.training.resume import check_same_run
+from longlens.weights import save_tensors
+
+ROLLBACKS = 3  # a run that is not finite again after this many stops
+
+
+class Trainer:
+    """Trains one model, going on where an earlier process stopped.
+
+    Args:
+        job: what to train.
+        options: how.
+        ranks: this process among all.
+        folder: of the run.
+        record: the same, open for writing, on the main rank; None on the others.
+        provenance: code, versions and hardware, kept in checkpoints.
+        started: ``time.perf_counter()`` when the command began, for budgets.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        options: TrainOptions,
+        ranks: Ranks,
+        folder: Path,
+        record: Record | None,
+        provenance: Mapping[str, Any],
+        started: float,
+    ) -> None:
+        self.job, self.options, self.ranks = job, options, ranks
+        self.folder, self.record, self.provenance = folder, record, provenance
+        self.started = started
+        self.state = State()
+        self.engine = Engine(job, options, ranks)
+        self.best: dict[str, Tensor] = {}
+        self.signals = Signals()
+        self.meter = Meter()
+        self.epoch_steps = max(1, len(job.train))
+        self.evaluation_rows = (options.evaluate_batch or options.batch_size) // ranks.world_size
+        self._saved = -1  # the step of the last checkpoint
+
+    def run(self) -> Result:
+        """Train to the end and return what was found.
+
+        Raises:
+            Stopped: a signal came; its checkpoint is written.
+            TrainingError: the run cannot go on.
+        """
+        with self.signals.caught():
+            self.begin()
+            try:
+                while True:
+                    self._log_if_due()
+                    self._evaluate_if_due()
+                    self._checkpoint_if_due()
+                    if self._is_over():
+                        return self._finish()
+                    self.step()
+            finally:
+                self.progress.close()
+
+    def step(self) -> None:
+        """One optimisation step on the next batch."""
+        self.meter.start()
+        batch = self._next_batch()
+        examples = self._examples(batch, self.state.step)
+        self.engine.optimizer.set_factor(self.schedule.factor(self.state.step))
+        try:
+            self.engine.update(examples)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            rows = min(self.state.micro_batch, len(examples.inputs))
+            length = examples.inputs.shape[1 if examples.inputs.is_floating_point() else -1]
+            raise TrainingError(out_of_memory_message(rows, length)) from error
+        self.meter.add(batch.tokens, batch.padded_tokens)
+        self.state.step += 1
+
+    def _is_over(self) -> bool:
+        patience = self.options.patience
+        worn_out = bool(patience) and self.state.without_improvement >= patience
+        return self.state.step >= self.state.total or worn_out
+
+    # ------------------------------------------------------------------ beginning
+
+    def _resume(self) -> bool:
+        """Go on from the last checkpoint, if there is one; refuse one of another run."""
+        saved = checkpoint.load(self.folder / CHECKPOINTS)
+        if saved is None:
+            if self.options.resume == "require":
+                raise TrainingError(f"resume is require, but {self.folder} has no checkpoint")
+            if self.record is not None and self.record.curve_bytes():
+                # cut off before its first checkpoint
+                self.record.cut_curves(0)
+                self.record.event("begin again", commit=self.provenance.get("commit"))
+            return False
+        changed = check_same_run(saved, self.folder, self.job, self.options, self.provenance)
+        if self.record is not None:
+            if changed:
+                print(f"note: going on although {changed}", file=sys.stderr)
+            self.record.cut_curves(saved.facts["curve_bytes"])
+            self.record.event(
+                "resume",
+                step=saved.facts["step"],
+                commit=self.provenance.get("commit"),
+                **({"changed": changed} if changed else {}),
+            )
+        self._take(saved)
+        self._saved = self.state.step
+        return True
+
+    def _take(self, saved: checkpoint.Checkpoint) -> None:
+        """Take over a checkpoint's tensors and counters."""
+        self.state = State(**saved.facts["state"])
+        self.engine.take(saved.tensors, self.state.step)
+        kind = "best/" if any(name.startswith("best/") for name in saved.tensors) else "model/"
+        if self.state.best_step >= 0:
+            self.best = {
+                name.removeprefix(kind): tensor
+                for name, tensor in saved.tensors.items()
+                if name.startswith(kind)
+            }
+
+    def _fix_length(self) -> None:
+        """Decide how many rows are computed at once and how many steps there are, for good."""
+        options, state = self.options, self.state
+        share = options.batch_size // self.ranks.world_size * self.job.prepare.rows_per_example
+
+        def examples(batch: Batch) -> Examples:
+            return self._examples(batch, 0)
+
+        if options.micro_batch == "auto":
+            state.micro_batch = rows_that_fit(self.engine, examples, share)
+            self._event("micro_batch", rows=state.micro_batch)
+        else:
+            state.micro_batch = min(int(options.micro_batch or share), share)
+        self.engine.micro_batch = state.micro_batch
+        if options.steps is not None:
+            state.total = options.steps
+        elif options.budget is not None:
+            timing = time_steps(self.engine, examples, self.evaluation_rows)
+            spent = time.perf_counter() - self.started
+            steps = budget.steps_that_fit(
+                budget.seconds(options.budget), spent, timing, options.evaluate_every,
+                self.epoch_steps,
+            )  # fmt: skip
+            state.total = int(self.ranks.same(steps))
+            self._event("budget", steps=state.total, spent=spent, timing=asdict(timing))
+        else:
+            state.total = max(1, math.ceil((options.epochs or 10.0) * self.epoch_steps))
+
+    def begin(self) -> None:
+        """Take up the last checkpoint or the beginning, and set up what follows from it."""
+        if not self._resume():
+            self._fix_length()
+        options, state = self.options, self.state
+        self.engine.micro_batch = state.micro_batch
+        self.schedule = Schedule(
+            options.schedule,
+            state.total,
+            warmup_steps(options.warmup, state.total),
+            options.final_lr,
+            options.plateau_patience,
+            state.reductions,
+            state.waited,
+        )
+        self.evaluate_every = budget.evaluation_interval(
+            options.evaluate_every, state.total, self.epoch_steps
+        )
+        self._seek()
+        self._last_checkpoint = time.perf_counter()
+        self._began = time.perf_counter() - state.seconds
+        quiet = not (options.progress and self.ranks.main)
+        self.progress = Progress(self.folder.name, state.total, state.step, quiet)
+        if self._saved < 0 and (options.budget or options.micro_batch == "auto"):
+            self._checkpoint()  # what was measured must not be measured anew
+
+    # ------------------------------------------------------------------ data
+
+    def _seek(self) -> None:
+        """Point the stream of batches at the state's step."""
+        self._batches = self._stream(self.state.step + self.state.offset)
+
+    def _stream(self, position: int) -> Iterator[Batch]:
+        epoch, start = divmod(position, self.epoch_steps)
+        while True:
+            yield from self.job.train.epoch(epoch, start)
+            epoch, start = epoch + 1, 0
+
+    def _next_batch(self) -> Batch:
+        try:
+            return next(self._batches)
+        except OSError as error:
+            self._checkpoint()
+            raise TrainingError(
+                f"the data could not be read ({error}); step {self.state.step} is saved: bring "
+                "the file back and give the same command again"
+            ) from error
+
+    def _examples(self, batch: Batch, step: int) -> Examples:
+        """Prepare a batch, and seed everything random of its step."""
+        chance = key(self.options.seed, step + self.state.offset, self.ranks.rank)
+        seed_everything(chance, self.ranks.device)
+        generator = torch.Generator(self.ranks.device).manual_seed(chance ^ 1)
+        return self.job.prepare(batch, generator, training=True)
+
+    # ------------------------------------------------------------------ curves and faults
+
+    def _log_if_due(self) -> None:
+        state = self.state
+        # before every evaluation too, so that a run that ends there has its last line
+        due = state.step % self.options.log_every == 0 or self._evaluation_is_due()
+        if not due or state.step == state.logged:
+            return
+        sums = self.ranks.add(self.engine.sums.clone()).cpu()  # here the host waits for the device
+        if self._check_finite():
+            return
+        since = state.step - state.logged
+        line = self._line("train") | self.job.objective.metrics(sums[:SUMS])
+        if self.job.prepare.denoises:
+            line["denoise_loss"] = DENOISING.metrics(sums[SUMS:])["loss"]
+        line["gradient_norm"] = float(self.engine.norms) / since
+        line["lr"] = self.options.lr * self.schedule.factor(state.step - 1)
+        line["tokens_per_second"] = self.meter.stop(state, self.ranks.world_size)
+        self.engine.clear()
+        state.logged = state.step
+        self._write(line)
+
+    def _line(self, split: str) -> dict[str, Any]:
+        return {
+            "step": self.state.step,
+            "epoch": round((self.state.step + self.state.offset) / self.epoch_steps, 4),
+            "split": split,
+            "seconds": round(time.perf_counter() - self._began, 3),
+        }
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.record is not None:
+            with disk_faults_named("the curve"):
+                self.record.curve(line)
+        self.progress.show(line)
+
+    def _event(self, kind: str, **details: Any) -> None:
+        if self.record is not None:
+            self.record.event(kind, **details)
+
+    def _check_finite(self) -> bool:
+        """Act on steps that were not finite; True where the run went back."""
+        first, skipped = int(self.engine.first_bad), int(self.engine.skipped)
+        if first < 0:
+            return False
+        self.engine.clear_bad()
+        if self.options.nonfinite == "skip":
+            self._event("skip", step=first, skipped=skipped)
+            self.progress.say(f"{skipped} steps from step {first} on were not finite: left out")
+            return False
+        path = self._save_batch(first)
+        found = f"the loss or gradient of step {first} is not finite (its batch is in {path})"
+        if self.options.nonfinite == "rollback" and self.state.rollbacks < ROLLBACKS:
+            self._roll_back(first, found)
+            return True
+        raise TrainingError(
+            f"{found}; lower --lr, or go on from the last checkpoint with --nonfinite skip or "
+            "--nonfinite rollback"
+        )
+
+    def _save_batch(self, step: int) -> Path:
+        batch = next(self._stream(step + self.state.offset))
+        examples = self._examples(batch, step)
+        rank = "" if self.ranks.world_size == 1 else f"-rank-{self.ranks.rank}"
+        path = self.folder / f"nonfinite-step-{step}{rank}.safetensors"
+        tensors = {k: v for k, v in examples.tensors().items() if v is not None}
+        with disk_faults_named("the batch"):
+            save_tensors(path, {**tensors, "index": batch.index})
+        return path
+
+    def _roll_back(self, bad: int, found: str) -> None:
+        """Go back to the last checkpoint, and on with the batches that follow the bad one."""
+        reached, rollbacks = bad + self.state.offset, self.state.rollbacks + 1
+        saved = checkpoint.load(self.folder / CHECKPOINTS)
+        if saved is None:
+            raise TrainingError(f"{found}; there is no checkpoint yet to go back to")
+        self._take(saved)
+        self.state.rollbacks = rollbacks
+        self.state.offset = reached + 1 - self.state.step
+        self.schedule.reductions, self.schedule.waited = self.state.reductions, self.state.waited
+        self._seek()
+        self.meter.discard()
+        if self.record is not None:
+            self.record.cut_curves(saved.facts["curve_bytes"])
+        self._event("rollback", step=bad, back_to=self.state.step)
+        self.progress.say(f"{found}; back to step {self.state.step}, on with the batches after it")
+
+    # ------------------------------------------------------------------ evaluation
+
+    def _evaluation_is_due(self) -> bool:
+        step = self.state.step
+        return step > 0 and (step % self.evaluate_every == 0 or step == self.state.total)
+
+    def _evaluate_if_due(self) -> None:
+        state = self.state
+        if not self._evaluation_is_due() or state.evaluated == state.step:
+            return
+        self.meter.discard()
+        metric = self.job.objective.metric
+        with self.engine.averaged():
+            metrics = evaluate(self.engine, self.job.validation, self.evaluation_rows)
+            improved = self.job.objective.better(metrics[metric], state.best_metric)
+            if improved:
+                self.best = distributed.whole_state(self.job.model)
+                state.best_step, state.best_metric = state.step, metrics[metric]
+        state.without_improvement = 0 if improved else state.without_improvement + 1
+        self.schedule.evaluated(improved)
+        state.reductions, state.waited = self.schedule.reductions, self.schedule.waited
+        state.evaluated = state.step
+        self._write(self._line("validation") | metrics)
+
+    # ------------------------------------------------------------------ checkpoints, the end
+
+    def _checkpoint_if_due(self) -> None:
+        at_line = self.state.step == self.state.logged
+        signum = self.signals.received
+        if self.ranks.world_size > 1:  # ranks agree at lines of the curve, where all of them wait
+            flag = torch.tensor(signum if at_line else 0, device=self.ranks.device)
+            signum = int(self.ranks.largest(flag)) if at_line else 0
+        spent = time.perf_counter() - self._last_checkpoint
+        late = at_line and self.ranks.same(spent >= self.options.checkpoint_seconds)
+        if (late and self.state.step) or signum or self._is_over():
+            self._checkpoint()
+        if signum:
+            raise Stopped(
+                signum, f"stopped at step {self.state.step}; the same command goes on from here"
+            )
+
+    def _checkpoint(self) -> None:
+        state = self.state
+        if self._saved == state.step or self._check_finite():
+            return
+        self.meter.discard()
+        tensors = self.engine.tensors()
+        options = self.options
+        current = state.best_step == state.step and not self.engine.average
+        if not (options.small_checkpoints and current):
+            tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
+        state.seconds = time.perf_counter() - self._began
+        if self.record is not None:
+            with disk_faults_named(f"the checkpoint of step {state.step}"):
+                facts = {
+                    "state": asdict(state),
+                    "identity": options.identity(),
+                    "data": self.job.data,
+                    "provenance": dict(self.provenance),
+                    "world_size": self.ranks.world_size,
+                    "curve_bytes": self.record.curve_bytes(),
+                }
+                checkpoint.save(
+                    self.record.checkpoints, state.step, tensors, facts,
+                    keep=options.keep_checkpoints, small=options.small_checkpoints,
+                )  # fmt: skip
+        self._saved = state.step
+        self._last_checkpoint = time.perf_counter()
+
+    def _finish(self) -> Result:
+        """Evaluate the selected weights on validation and, for the first time, on test."""
+        if self.best:
+            distributed.load_whole_state(self.job.model, self.best)
+        else:  # validation was never finite: the last weights stay, and the metrics show it
+            self.state.best_step = self.state.step
+        metrics = {}
+        for split, batches in (("validation", self.job.validation), ("test", self.job.test)):
+            if batches is not None:
+                metrics[split] = evaluate(self.engine, batches, self.evaluation_rows, groups=True)
+        return Result(self.state.best_step, metrics)
+
+    def final_weights(self) -> dict[str, Tensor]:
+        """The selected weights after :meth:`run`, whole, on the CPU; every rank must call it."""
+        return distributed.whole_state(self.job.model)

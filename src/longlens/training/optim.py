@@ -1,0 +1,193 @@
+"""AdamW in groups, learning-rate schedules, and an average of the weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def parameter_groups(
+    named: Iterable[tuple[str, nn.Parameter]],
+    hints: Mapping[str, Mapping[str, float]] | None = None,
+    *,
+    lr: float,
+    weight_decay: float,
+    decay_vectors: bool = False,
+) -> list[dict[str, Any]]:
+    """Group parameters by learning rate and weight decay.
+
+    A parameter that ``hints`` name (state-space parameters, see ``longlens.layers.base``) has its
+    own learning rate and decay; of the others, vectors (biases, norms) are not decayed unless
+    ``decay_vectors``.
+
+    Returns:
+        groups with ``names``, ``params``, ``base_lr`` and ``weight_decay``.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> groups = parameter_groups(layer.named_parameters(), lr=0.1, weight_decay=0.01)
+    >>> [(g["names"], g["weight_decay"]) for g in groups]
+    [(['weight'], 0.01), (['bias'], 0.0)]
+    """
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    for name, parameter in named:
+        if not parameter.requires_grad:
+            continue
+        own = (hints or {}).get(name, {})
+        decays = weight_decay if parameter.dim() > 1 or decay_vectors else 0.0
+        rate, decay = own.get("lr", lr), own.get("weight_decay", decays)
+        group = groups.setdefault(
+            (rate, decay), {"names": [], "params": [], "base_lr": rate, "weight_decay": decay}
+        )
+        group["names"].append(name)
+        group["params"].append(parameter)
+    return list(groups.values())
+
+
+@dataclass
+class Schedule:
+    """The factor on every learning rate at each step.
+
+    Linear from 0 over the warm-up, then ``cosine`` or ``linear`` down to ``final``, ``constant``,
+    or ``plateau``: halved after ``patience`` evaluations without improvement. All but the plateau's
+    two counters is a pure function of the step.
+
+    >>> schedule = Schedule("linear", total=11, warmup=2)
+    >>> [round(schedule.factor(step), 2) for step in (0, 1, 2, 6, 10)]
+    [0.5, 1.0, 1.0, 0.56, 0.11]
+    """
+
+    kind: str
+    total: int
+    warmup: int
+    final: float = 0.0
+    patience: int = 5
+    reductions: int = 0
+    waited: int = 0
+
+    def factor(self, step: int) -> float:
+        """The factor for the update that is made after ``step`` updates."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        if self.kind == "plateau":
+            return float(0.5**self.reductions)
+        if self.kind == "constant":
+            return 1.0
+        done = (step - self.warmup) / max(1, self.total - self.warmup)
+        left = 1.0 - min(1.0, done)
+        if self.kind == "cosine":
+            left = 0.5 * (1.0 - math.cos(math.pi * left))
+        return self.final + (1.0 - self.final) * left
+
+    def evaluated(self, improved: bool) -> None:
+        """Tell the plateau about an evaluation."""
+        self.waited = 0 if improved else self.waited + 1
+        if self.kind == "plateau" and self.waited > self.patience:
+            self.reductions, self.waited = self.reductions + 1, 0
+
+
+def warmup_steps(warmup: float, total: int) -> int:
+    """Steps of warm-up: ``warmup`` itself from 1 on, below it that share of ``total``."""
+    return round(warmup if warmup >= 1 else warmup * total)
+
+
+class Optimizer:
+    """Fused AdamW on plain tensors, with state by parameter name and no host synchronisation.
+
+    Clipping is part of the fused update (the kernel divides the gradients by ``scale``), and
+    an update is left out on the device where ``skip`` is 1.
+
+    Args:
+        groups: from :func:`parameter_groups`, with ``params`` that own their memory (for weights in
+            shards: the local shards).
+        betas: AdamW's decay rates.
+        capturable: keep learning rates in device memory, so that a CUDA graph sees them change.
+
+    >>> w = torch.ones(2)
+    >>> groups = [dict(names=["w"], params=[w], base_lr=0.1, weight_decay=0.0)]
+    >>> optimizer = Optimizer(groups)
+    >>> w.grad = torch.ones(2)
+    >>> optimizer.set_factor(1.0)
+    >>> optimizer.step(scale=torch.tensor(1.0), skip=torch.tensor(0.0))
+    >>> w
+    tensor([0.9000, 0.9000])
+    """
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        betas: tuple[float, float] = (0.9, 0.999),
+        capturable: bool = False,
+    ) -> None:
+        self.names = [name for group in groups for name in group["names"]]
+        self.tensors: list[Tensor] = [p for group in groups for p in group["params"]]
+        self.base_rates = [float(group["base_lr"]) for group in groups]
+        self.in_memory = capturable
+        self.adamw = torch.optim.AdamW(
+            [
+                {
+                    "params": group["params"],
+                    "lr": torch.tensor(group["base_lr"], device=group["params"][0].device)
+                    if capturable
+                    else group["base_lr"],
+                    "weight_decay": group["weight_decay"],
+                }
+                for group in groups
+            ],
+            lr=1.0,
+            betas=betas,
+            fused=True,
+            capturable=capturable,
+        )
+
+    def set_factor(self, factor: float) -> None:
+        """Set every group's learning rate to its base times ``factor``."""
+        for group, rate in zip(self.adamw.param_groups, self.base_rates, strict=True):
+            if self.in_memory:
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+
+    def step(self, scale: Tensor, skip: Tensor) -> None:
+        """Update the parameters from gradients divided by ``scale``, unless ``skip`` is 1."""
+        # torch's own interface for loss scaling, which the fused kernels read on the device
+        self.adamw.grad_scale = scale  # type: ignore[attr-defined]
+        self.adamw.found_inf = skip  # type: ignore[attr-defined]
+        self.adamw.step()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        self.adamw.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """``exp_avg``, ``exp_avg_sq`` and ``step`` of each parameter that was updated so far."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in zip(self.names, self.tensors, strict=True):
+            if tensor in self.adamw.state:
+                found[name] = dict(self.adamw.state[tensor])
+        return found
+
+    def load(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Take over what :meth:`state` returned; an empty state is that before the first step."""
+        for name, tensor in zip(self.names, self.tensors, strict=True):
+            given = state.get(name)
+            if given is None and tensor not in self.adamw.state:
+                continue
+            # in place where there is a state: a captured CUDA graph has its addresses
+            own = self.adamw.state[tensor]
+            if not own:
+                device = tensor.device if self.in_memory else "cpu"
+                own["step"] = torch.zeros((), device=device)
+                own["exp_avg"], own["exp_avg_sq"] = (torch.zeros_like(tensor) for _ in range(2))
+            for key, target in own.items():
+                target.zero_() if given is None else target.copy_(given[key])
+
+
+@torch.no_grad()
+def update_average(average: list[Tensor], tensors: list[Tensor], decay: float) -> None:
+    """Move an exponential average of the weights by one step, in place."""
+    torch._foreach_lerp_(average, tensors, 1.0 - decay)

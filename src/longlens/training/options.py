@@ -1,0 +1,270 @@
+"""The options of a training run: one flat, typed record. Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from longlens.training.budget import seconds
+
+PROTOCOLS = ("scratch", "denoise", "augment", "pretrain")
+SCHEDULES = ("cosine", "linear", "constant", "plateau")
+DTYPES = ("auto", "float32", "bfloat16")
+DEVICES = ("auto", "cpu", "cuda")
+GRAPHS = ("none", "step", "inductor")
+NONFINITE = ("stop", "skip", "rollback")
+RESUMES = ("auto", "require", "restart")
+PARALLEL = ("ddp", "fsdp")
+PRETRAINING = ("masked", "causal")
+SHAPES = ("each", "any")
+
+# Options that say where and how a run is watched and kept. All others decide what it computes:
+# they make up the run's name and must be the same when it is resumed.
+PLACEMENT = frozenset(
+    {
+        "runs", "name", "resume", "root", "device", "parallel", "resident", "nonfinite",
+        "checkpoint_seconds", "keep_checkpoints", "small_checkpoints", "progress", "tensorboard",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Options of ``longlens train``.
+
+    >>> options = TrainOptions(task="listops", mixer="s4d", steps=100)
+    >>> options.protocols, options.default_name()
+    (('scratch',), 'listops-s4d-0-f4b5dde3')
+    """
+
+    # --- what is learned ---
+    task: str = "listops"
+    """A name of `longlens data list`, or of a task that you imported."""
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    """The task's own options, as for `longlens data prepare`."""
+    length: int | None = None
+    """Cut examples to this many positions; the window of a next-token task (there 512 if None)."""
+    limit: int | None = None
+    """Train on this many examples only, the first of a fixed random order."""
+
+    # --- the model (see longlens.config.ModelConfig) ---
+    mixer: str = "las"
+    """A key of `longlens layers`."""
+    mixer_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the mixer."""
+    bidirectional: bool | None = None
+    """Whether outputs may depend on later inputs; None: the mixer's own default."""
+    dim: int = 128
+    """D, the width of the model."""
+    depth: int = 4
+    """Number of blocks."""
+    positions: str = "none"
+    """One of none, learned, sinusoidal and rotary."""
+    norm: str = "layer"
+    """One of layer, rms and batch."""
+    prenorm: bool = True
+    """Normalise before the mixer (and at the end), else after the residual sum."""
+    feedforward: str = "mlp"
+    """One of mlp, glu and none, after every mixer."""
+    expansion: float = 2.0
+    """Hidden width of the feed-forward part, in multiples of D."""
+    dropout: float = 0.0
+    """After embedding, mixers and feed-forward parts."""
+    tied_dropout: bool = False
+    """Drop whole channels of a sequence rather than single entries."""
+    pooling: str = "mean"
+    """One of mean, last and cls."""
+    tie_embeddings: bool = False
+    """Token heads share the embedding's weights."""
+
+    # --- protocol ---
+    protocol: str = "scratch"
+    """scratch, or any of denoise, augment and pretrain joined by "+", as in denoise+augment."""
+    denoise_weight: float = 1.0
+    """Weight of the second loss under denoise."""
+    mix_easier: bool = False
+    """For pathfinder and pathx: train on the easy and intermediate sets as well; validation and
+    test stay the task's own."""
+    mask_rate: float = 0.3
+    """Share of the tokens that denoise and masked pretraining hide."""
+    pretrain_kind: str = "masked"
+    """What pretraining predicts: masked tokens, or (causal) the next one."""
+    pretrain_steps: int | None = None
+    """Steps of pretraining; None: as many as of training."""
+
+    # --- how long ---
+    steps: int | None = None
+    """Optimisation steps. Give one of steps, epochs and budget; else ten epochs."""
+    epochs: float | None = None
+    """Passes over the training split."""
+    budget: str | None = None
+    """Wall time of the whole command, as in 90s, 8m or 1.5h; fixes steps after a short timing."""
+
+    # --- optimisation ---
+    batch_size: int = 64
+    """Examples of a step, over all ranks."""
+    micro_batch: int | str | None = None
+    """Rows a rank computes at once; auto: the most that fit in memory; None: all."""
+    lr: float = 1e-3
+    """Peak learning rate; parameters that carry their own keep it (scaled by the schedule)."""
+    schedule: str = "cosine"
+    """One of cosine, linear, constant and plateau, after the warm-up."""
+    warmup: float = 0.05
+    """Steps of linear warm-up if 1 or more, else a share of all steps."""
+    final_lr: float = 0.0
+    """Where cosine and linear end, as a share of the peak."""
+    plateau_patience: int = 5
+    """Evaluations without improvement after which plateau halves the learning rate."""
+    weight_decay: float = 0.01
+    """Decoupled weight decay."""
+    decay_vectors: bool = False
+    """Decay biases, norms and other vectors as well."""
+    beta1: float = 0.9
+    """AdamW's first decay rate."""
+    beta2: float = 0.98
+    """AdamW's second decay rate."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0: no clipping."""
+    ema: float = 0.0
+    """Decay of an average of the weights, used for evaluation; 0: none."""
+    seed: int = 0
+    """Decides initial weights, order of the data, dropout and everything else random."""
+
+    # --- evaluation ---
+    evaluate_every: int | None = None
+    """Steps between evaluations; None: an epoch, but ten evaluations in all at least."""
+    evaluate_batch: int | None = None
+    """Examples of an evaluation batch, over all ranks; None: batch_size."""
+    patience: int = 0
+    """Stop after this many evaluations without improvement; 0: never."""
+    log_every: int = 50
+    """Steps between lines of the training curve."""
+
+    # --- arithmetic ---
+    device: str = "auto"
+    """One of auto, cpu and cuda."""
+    dtype: str = "auto"
+    """One of auto, float32 and bfloat16 (autocast); auto: bfloat16 on cuda."""
+    compile: bool | None = None
+    """Use torch.compile; None: on cuda only."""
+    graphs: str = "none"
+    """CUDA graphs: none, step (capture whole steps) or inductor (torch.compile's own)."""
+    shapes: str = "each"
+    """What torch.compile makes for data of varying length: a program for each padded length
+    (fastest), or one for any (quickest to start)."""
+    buckets: int = 8
+    """Padded lengths at most, for data of varying length: few shapes to compile."""
+    multiple: int = 64
+    """Padded lengths are multiples of this."""
+    deterministic: bool = False
+    """Use kernels that give the same bits every time (a CPU's always do)."""
+    resident: bool | None = None
+    """Keep the data on the device; None: where they fit in half of its free memory."""
+    parallel: str = "ddp"
+    """Under torchrun: ddp, or fsdp (weights and optimiser in shards)."""
+
+    # --- faults, files, and what is shown ---
+    nonfinite: str = "stop"
+    """A loss or gradient that is not finite: stop (batch saved), skip, or rollback past it."""
+    runs: str = "runs"
+    """Folder of records."""
+    name: str | None = None
+    """Name of this run's folder; None: task-mixer-seed-hash of the options."""
+    resume: str = "auto"
+    """auto: go on where there is a checkpoint; require: fail if there is none; restart: anew."""
+    root: str | None = None
+    """The data cache; None: $LONGLENS_DATA, else the platform's cache folder."""
+    checkpoint_seconds: float = 300.0
+    """Time between checkpoints (they are written at lines of the training curve)."""
+    keep_checkpoints: int = 2
+    """How many checkpoints stay."""
+    small_checkpoints: bool = False
+    """Moments in bfloat16: about half the size, but resuming is no longer bit-identical."""
+    progress: bool = True
+    """Show progress."""
+    tensorboard: bool = False
+    """Also write TensorBoard events."""
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("schedule", SCHEDULES), ("dtype", DTYPES), ("device", DEVICES), ("graphs", GRAPHS),
+            ("nonfinite", NONFINITE), ("resume", RESUMES), ("parallel", PARALLEL),
+            ("pretrain_kind", PRETRAINING), ("shapes", SHAPES),
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
+                )
+        for part in self.protocols:
+            if part not in PROTOCOLS or (part == "scratch" and len(self.protocols) > 1):
+                raise ValueError(
+                    "protocol must be scratch, or some of denoise, augment and pretrain joined by "
+                    f'"+", got {self.protocol!r}'
+                )
+        given = [n for n in ("steps", "epochs", "budget") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one of steps, epochs and budget, not {' and '.join(given)}")
+        for name in ("steps", "batch_size", "log_every", "buckets", "multiple", "depth", "dim",
+                     "evaluate_every", "evaluate_batch", "limit", "length", "keep_checkpoints",
+                     "pretrain_steps", "plateau_patience"):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+        for name in ("lr", "warmup", "weight_decay", "clip", "seed", "patience", "denoise_weight",
+                     "checkpoint_seconds", "final_lr"):  # fmt: skip
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        for name in ("beta1", "beta2", "ema"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in 0 … 1, without 1, got {getattr(self, name)}")
+        if not 0 < self.mask_rate < 1:
+            raise ValueError(f"mask_rate must be between 0 and 1, got {self.mask_rate}")
+        if isinstance(self.micro_batch, str) and self.micro_batch != "auto":
+            raise ValueError(f"micro_batch must be a number or auto, got {self.micro_batch!r}")
+        if isinstance(self.micro_batch, int) and self.micro_batch < 1:
+            raise ValueError(f"micro_batch must be 1 or more, got {self.micro_batch}")
+        if self.budget is not None:
+            seconds(self.budget)  # raises where it is no duration
+        if self.epochs is not None and self.epochs <= 0:
+            raise ValueError(f"epochs must be more than 0, got {self.epochs}")
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The parts of ``protocol``."""
+        return tuple(self.protocol.split("+"))
+
+    def to_json(self) -> dict[str, Any]:
+        """All options as plain JSON values."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self), default=dict))
+        return values
+
+    def identity(self) -> dict[str, Any]:
+        """The options that decide what the run computes."""
+        return {key: value for key, value in self.to_json().items() if key not in PLACEMENT}
+
+    def default_name(self) -> str:
+        """``task-mixer-seed-hash``; options left at their default do not change the hash."""
+        defaults: dict[str, Any] = {
+            f.name: {} if f.name.endswith("_options") else f.default for f in fields(type(self))
+        }
+        given = {key: value for key, value in self.identity().items() if value != defaults[key]}
+        text = json.dumps(given, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return f"{self.task}-{self.mixer}-{self.seed}-{digest}"
+
+
+def difference(now: Mapping[str, Any], then: Mapping[str, Any]) -> str:
+    """Say in which options two runs differ, or return an empty string.
+
+    >>> difference({"lr": 0.1, "dim": 8}, {"lr": 0.2, "dim": 8})
+    'lr is 0.1, was 0.2'
+    """
+    missing = "not there"
+    return "; ".join(
+        f"{key} is {now.get(key, missing)}, was {then.get(key, missing)}"
+        for key in sorted({*now, *then})
+        if now.get(key, missing) != then.get(key, missing)
+    )

@@ -1,0 +1,136 @@
+"""A run's record: one folder that says what was run, on what, how it went and what came out.
+
+=====================  ====================================================================
+``record.json``        options, seed, provenance, data, events, results (see ``SCHEMA``)
+``curves.jsonl``       one JSON object a line: step, epoch, split, loss, metric, lr, seconds
+``model.safetensors``  the selected weights, with the model's options in ``config.json``
+``checkpoints/``       the last two states; deleted when the run has finished
+=====================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from longlens.training.files import finite, replace_file, to_json
+
+SCHEMA = 1
+RECORD, CURVES, CHECKPOINTS = "record.json", "curves.jsonl", "checkpoints"
+STATUSES = ("running", "finished", "stopped", "failed")
+# Keys of the record that hold times: two equal runs differ in these alone.
+TIMES = ("started", "ended", "events", "speed", "peak_memory_mib")
+
+
+def now() -> str:
+    """The time, in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Record:
+    """The folder of one run, open for writing.
+
+    >>> import tempfile
+    >>> record = Record(Path(tempfile.mkdtemp()) / "a")
+    >>> record.update(status="running")
+    >>> record.curve({"step": 1, "split": "train", "loss": 2.0})
+    >>> record.close()
+    >>> list(read_curves(record.folder)), read_record(record.folder)["status"]
+    ([{'step': 1, 'split': 'train', 'loss': 2.0}], 'running')
+    """
+
+    def __init__(self, folder: Path, tensorboard: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.checkpoints = folder / CHECKPOINTS
+        path = folder / RECORD
+        self.values: dict[str, Any] = (
+            read_record(folder) if path.exists() else {"schema": SCHEMA, "name": folder.name}
+        )
+        self._curves = (folder / CURVES).open("ab")
+        self._board = _open_board(folder) if tensorboard else None
+
+    def update(self, **values: Any) -> None:
+        """Set keys of ``record.json``, atomically."""
+        self.values |= values
+        replace_file(self.folder / RECORD, to_json(self.values))
+
+    def event(self, kind: str, **details: Any) -> None:
+        """Add an event (start, resume, skip …) with the time."""
+        events = [*self.values.get("events", []), {"kind": kind, "time": now(), **details}]
+        self.update(events=events)
+
+    def curve(self, line: Mapping[str, Any]) -> None:
+        """Append a line to the curves."""
+        self._curves.write((json.dumps(finite(line), allow_nan=False) + "\n").encode())
+        self._curves.flush()
+        if self._board is not None:
+            for key, value in line.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{line['split']}/{key}", value, line["step"])
+
+    def curve_bytes(self) -> int:
+        """The curves' length, after all of it is on the disk."""
+        os.fsync(self._curves.fileno())
+        return self._curves.tell()
+
+    def cut_curves(self, length: int) -> None:
+        """Forget what was written after a checkpoint that had ``length`` bytes of curves."""
+        if self._curves.tell() < length:
+            raise ValueError(
+                f"{self.folder / CURVES} is shorter than when the checkpoint was written"
+            )
+        self._curves.truncate(length)
+        self._curves.seek(length)
+
+    def close(self) -> None:
+        """Close the curves."""
+        self._curves.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _open_board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("tensorboard=true needs: pip install tensorboard") from None
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def read_record(folder: Path | str) -> dict[str, Any]:
+    """Read a run's ``record.json``.
+
+    Raises:
+        ValueError: there is none, it is no JSON, or a newer version wrote it.
+    """
+    path = Path(folder) / RECORD
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise ValueError(f"{folder} is no run: it has no {RECORD}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is of another version; this one reads schema {SCHEMA}")
+    return values
+
+
+def read_curves(folder: Path | str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run's curves; a last line that is not yet whole is left out."""
+    path = Path(folder) / CURVES
+    if not path.exists():
+        return
+    with path.open() as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without the keys that hold times: what two equal runs share."""
+    return {key: value for key, value in values.items() if key not in TIMES}

@@ -1,0 +1,110 @@
+"""Before the first step: how many rows fit into memory, and how long a step takes.
+
+Both take real steps on real batches and undo them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+
+from longlens.training.budget import Timing
+from longlens.training.engine import Engine
+from longlens.training.evaluate import evaluate
+from longlens.training.examples import Batch, Batches, Examples
+from longlens.training.faults import TrainingError, largest_that_fits, out_of_memory
+
+MakeExamples = Callable[[Batch], Examples]
+
+
+def rows_that_fit(engine: Engine, examples: MakeExamples, share: int) -> int:
+    """The largest of share, share/2, share/4 … rows that can be computed at once, on every rank."""
+    batches = batch_of_each_length(engine.job.train)
+    longest = batches[max(batches)][0]
+
+    def attempt(rows: int) -> None:
+        engine.micro_batch = rows
+        engine.device_step(examples(longest))
+        _wait(engine)
+
+    with engine.rehearsal():
+        try:
+            rows = largest_that_fits(share, attempt)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"out of memory even with one sequence of {max(batches)} positions at once; use "
+                "--dtype bfloat16, or a smaller --length, --dim or --depth"
+            ) from error
+    return -int(engine.ranks.largest(torch.tensor(-rows, device=engine.device)))
+
+
+def time_steps(engine: Engine, examples: MakeExamples, evaluation_rows: int) -> Timing:
+    """Time a step of every padded length, weighted by how often it occurs, and evaluation."""
+    batches = batch_of_each_length(engine.job.train)
+    number = sum(count for _, count in batches.values())
+    expected = 0.0
+    with engine.rehearsal():
+        for batch, count in batches.values():
+            for _ in range(5 if engine.device.type == "cuda" else 1):  # compile and capture
+                engine.update(examples(batch))
+            _wait(engine)
+            began, done = time.perf_counter(), 0
+            while done < 2 or (time.perf_counter() - began < 0.5 and done < 20):
+                engine.update(examples(batch))
+                _wait(engine)
+                done += 1
+            expected += count / number * (time.perf_counter() - began) / done
+    passes = [
+        _time_evaluation(engine, split, evaluation_rows)
+        for split in (engine.job.validation, engine.job.test)
+        if split is not None
+    ]
+    # after the last step: validation once more, by group, and test
+    return Timing(expected, evaluation=passes[0], final=sum(passes))
+
+
+def batch_of_each_length(batches: Batches) -> dict[int, tuple[Batch, int]]:
+    """A batch of each padded length, and how often it occurs among the first of epoch 0."""
+    found: dict[int, tuple[Batch, int]] = {}
+    enough = 30 * max(1, len(batches.shapes))
+    for number, batch in enumerate(batches.epoch(0)):
+        if number == enough:
+            break
+        length = batch.inputs.shape[1 if batch.inputs.is_floating_point() else -1]
+        first, count = found.get(length, (batch, 0))
+        found[length] = (first, count + 1)
+    return found
+
+
+def _time_evaluation(engine: Engine, batches: Batches, rows: int) -> float:
+    """Seconds of a pass over a split, from its first batches."""
+    few = _First(batches, 3)
+    evaluate(engine, few, rows)
+    _wait(engine)
+    began = time.perf_counter()
+    evaluate(engine, few, rows)
+    _wait(engine)
+    return (time.perf_counter() - began) / len(few) * len(batches)
+
+
+def _wait(engine: Engine) -> None:
+    if engine.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+class _First:
+    """The first few batches of a split."""
+
+    def __init__(self, batches: Batches, count: int) -> None:
+        self.batches, self.count, self.shapes = batches, count, batches.shapes
+
+    def __len__(self) -> int:
+        return min(self.count, len(self.batches))
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        for _, batch in zip(range(self.count), self.batches.epoch(epoch, start), strict=False):
+            yield batch

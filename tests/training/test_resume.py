@@ -1,0 +1,199 @@
+"""A run that is cut off and started again ends as if nothing had happened, or says why not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from longlens.assemble import train_run
+from longlens.assemble.run import run_folder
+from longlens.training import checkpoint, loop
+from longlens.training.faults import Stopped, TrainingError
+from longlens.training.records import read_record
+from tests.training.runs import outcome
+
+ROOT = Path(__file__).parents[2]
+
+
+def kill_runs(folder, kills, seed):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.kills", str(folder), str(kills), str(seed)],
+        cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_killed_runs_end_bit_identical(tmp_path):
+    assert kill_runs(tmp_path, 3, 0) == 3
+
+
+@pytest.mark.faults
+def test_fifty_killed_runs_end_bit_identical(tmp_path):
+    assert kill_runs(tmp_path, 50, 1) == 50
+
+
+def stop_at(monkeypatch, step, signum=signal.SIGTERM):
+    """Send a signal to this process after ``step`` steps."""
+    original = loop.Trainer.step
+
+    def patched(self):
+        original(self)
+        if self.state.step == step:
+            os.kill(os.getpid(), signum)
+
+    monkeypatch.setattr(loop.Trainer, "step", patched)
+
+
+@pytest.mark.parametrize(  # inside an interval, at an evaluation, at the end
+    ("step", "signum"), [(7, signal.SIGTERM), (8, signal.SIGINT), (24, signal.SIGTERM)]
+)
+def test_a_signal_saves_and_the_run_goes_on_exactly(run_options, monkeypatch, step, signum):
+    train_run(run_options(name="alone"))
+    options = run_options(name="stopped", checkpoint_seconds=1e9)
+    with monkeypatch.context() as patch:
+        stop_at(patch, step, signum)
+        with pytest.raises(Stopped, match=f"stopped at step {step}; the same command"):
+            train_run(options)
+    folder = run_folder(options)
+    assert read_record(folder)["status"] == "stopped"
+    assert train_run(replace(options, checkpoint_seconds=0.0))["status"] == "finished"
+    resumed = read_record(folder)
+    assert [event["step"] for event in resumed["events"]] == [step]
+    alone = outcome(folder.parent / "alone")
+    mine = outcome(folder)
+    assert mine == alone
+
+
+def test_a_run_cut_off_before_its_first_checkpoint_begins_again(run_options, monkeypatch):
+    train_run(run_options(name="alone"))
+    options = run_options(name="cut", checkpoint_seconds=1e9)
+    with monkeypatch.context() as patch:
+        original = loop.Trainer.step
+
+        def die(self):
+            original(self)
+            if self.state.step == 5:  # a line of the curve is written, a checkpoint is not
+                raise GeneratorExit
+
+        patch.setattr(loop.Trainer, "step", die)
+        with pytest.raises(GeneratorExit):
+            train_run(options)
+    record = train_run(options)
+    assert [event["kind"] for event in record["events"]] == ["begin again"]
+    assert outcome(run_folder(options)) == outcome(run_folder(replace(options, name="alone")))
+
+
+def test_a_finished_run_is_not_trained_again(run_options, monkeypatch):
+    options = run_options()
+    first = train_run(options)
+    monkeypatch.setattr(loop.Trainer, "run", None)
+    assert train_run(options) == first
+    assert not (run_folder(options) / "checkpoints").exists()
+
+
+def stopped_run(run_options, monkeypatch, **changes):
+    options = run_options(name="a", **changes)
+    with monkeypatch.context() as patch:
+        stop_at(patch, 5)
+        with pytest.raises(Stopped):
+            train_run(options)
+    return options
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"lr": 0.5}, "lr is 0.5, was 0.001"),
+        ({"dim": 16}, "dim is 16, was 8"),
+        ({"task_options": {"train": 61, "validation": 12, "test": 12}}, "the data are"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(run_options, monkeypatch, changes, difference):
+    options = stopped_run(run_options, monkeypatch)
+    with pytest.raises(TrainingError, match=difference):
+        train_run(replace(options, **changes))
+    assert train_run(options)["status"] == "finished"  # nothing was lost
+
+
+def test_another_state_layout_is_refused(run_options, monkeypatch):
+    options = stopped_run(run_options, monkeypatch)
+    build = torch.nn.Linear
+
+    def other(self, config):
+        original(self, config)
+        self.head.project = build(8, 11)
+
+    from longlens.models.build import Model
+
+    original = Model.__init__
+    monkeypatch.setattr(Model, "__init__", other)
+    with pytest.raises(TrainingError, match=r"head.project.weight has shape \[11, 8\], was \[10"):
+        train_run(options)
+
+
+def test_another_commit_goes_on_and_is_recorded(run_options, monkeypatch, capsys):
+    options = stopped_run(run_options, monkeypatch)
+    monkeypatch.setattr("longlens.training.provenance.commit", lambda: "0123456789ab")
+    record = train_run(options)
+    (event,) = record["events"]
+    assert event["commit"] == "0123456789ab" and "commit is 0123456789ab" in event["changed"]
+    assert "commit is 0123456789ab, was" in capsys.readouterr().err
+
+
+def test_resume_require_and_restart(run_options, monkeypatch):
+    with pytest.raises(TrainingError, match="has no checkpoint"):
+        train_run(run_options(name="a", resume="require"))
+    options = stopped_run(run_options, monkeypatch)
+    folder = run_folder(options)
+    record = train_run(replace(options, resume="restart", lr=0.5))
+    assert record["status"] == "finished" and record["options"]["lr"] == 0.5
+    aside = json.loads((folder.with_name("a.old-1") / "record.json").read_text())
+    assert aside["status"] == "stopped"
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(run_options, monkeypatch):
+    train_run(run_options(name="alone"))
+    options = stopped_run(run_options, monkeypatch)
+    folder = run_folder(options)
+    old, new = sorted((folder / "checkpoints").iterdir())
+    assert (old.name, new.name) == ("step-00000003", "step-00000005")
+    data = bytearray((new / checkpoint.TENSORS).read_bytes())
+    data[-1] ^= 1
+    (new / checkpoint.TENSORS).write_bytes(data)
+    record = train_run(options)
+    assert record["events"][0]["step"] == 3
+    assert outcome(folder) == outcome(folder.parent / "alone")
+    # and where all are damaged, nothing starts over silently
+    folder.rename(folder.with_name("b"))
+    options = stopped_run(run_options, monkeypatch, seed=1)
+    for path in (folder / "checkpoints").iterdir():
+        (path / checkpoint.FACTS).write_text("{")
+    with pytest.raises(ValueError, match="no checkpoint can be read"):
+        train_run(options)
+
+
+def test_small_checkpoints_are_smaller_and_resume(run_options, monkeypatch):
+    sizes = {}
+    for small in (False, True):
+        options = stopped_run(run_options, monkeypatch, small_checkpoints=small, ema=0.0, dim=32)
+        (path, _) = sorted((run_folder(options) / "checkpoints").iterdir())
+        sizes[small] = (path / checkpoint.TENSORS).stat().st_size
+        assert train_run(options)["status"] == "finished"
+        run_folder(options).rename(run_folder(options).with_name(f"small-{small}"))
+    assert sizes[True] < 0.8 * sizes[False]
+
+
+def test_two_processes_cannot_train_one_run(run_options):
+    from longlens.training.files import locked
+
+    options = run_options()
+    with locked(run_folder(options)), pytest.raises(ValueError, match="another process"):
+        train_run(options)

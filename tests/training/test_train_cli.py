@@ -1,0 +1,116 @@
+"""`longlens train` as a user meets it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from longlens.cli.main import main
+from longlens.cli.train import parse
+from longlens.training.records import read_record
+from tests.training.runs import tiny
+
+
+def words(options, *names):
+    """A run's options as words of a command line."""
+    values = options.to_json()
+    changed = names or [
+        "task", "task_options", "length", "multiple", "mixer", "mixer_options", "dim", "depth",
+        "steps", "batch_size", "log_every", "evaluate_every", "device", "runs", "root",
+    ]  # fmt: skip
+    found = []
+    for name in changed:
+        value = values[name]
+        text = json.dumps(value) if isinstance(value, dict) else str(value)
+        found += [f"--{name}", text]
+    return found
+
+
+def test_train_prints_the_result_and_the_folder(run_options, capsys):
+    options = run_options(steps=6)
+    assert main(["train", *words(options)]) == 0
+    captured = capsys.readouterr()
+    assert "test        accuracy 0." in captured.out and "selected step" in captured.out
+    assert "step 6/6  validation  loss" in captured.err  # plain lines where there is no terminal
+    folder = captured.out.strip().splitlines()[-1]
+    assert read_record(folder)["status"] == "finished"
+
+
+def test_config_files_and_overrides(run_options, tmp_path, capsys):
+    options = run_options(steps=2, progress=False)
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(options.to_json()))
+    assert main(["train", "--config", str(path), "--seed", "3", "--name", "x"]) == 0
+    record = json.loads((tmp_path / "runs" / "x" / "record.json").read_text())
+    assert record["seed"] == 3 and record["options"]["dim"] == options.dim
+
+
+def test_help_explains_every_option(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Rows a rank computes at once; auto: the most that fit in memory" in out
+    assert "torchrun --nproc_per_node 4" in out
+    assert parse(["--batch-size", "3", "--micro-batch=auto"]).micro_batch == "auto"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "message"),
+    [
+        (["--mixr", "las"], 2, "mixr"),
+        (["--schedule", "magic"], 1, "schedule must be one of cosine, linear, constant, plateau"),
+        (["--dim", "wide"], 2, "dim"),
+        (["--task", "nothing"], 1, "unknown task 'nothing'"),
+        (["--mixer", "nothing"], 1, "nothing"),
+        (["--budget", "soon"], 1, "budget must be a duration"),
+    ],
+)
+def test_wrong_words_are_named(run_options, capsys, wrong, code, message):
+    base = words(run_options(), "task", "task_options", "runs", "root", "length")
+    assert main(["train", *base, *wrong]) == code
+    assert message in capsys.readouterr().err
+
+
+ALONE = r"""
+import importlib.metadata, json, pathlib, re, sys
+
+def closure(names):  # what these packages need themselves
+    found = set()
+    while names:
+        name = names.pop()
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            needs = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        names |= {re.split(r"[^\w-]", n)[0].lower() for n in needs if "extra ==" not in n}
+    return {name.replace("-", "_") for name in found}
+
+allowed = closure({"torch", "numpy", "jsonargparse"}) | {"longlens"}
+blocked = {
+    top for top, dists in importlib.metadata.packages_distributions().items()
+    if not any(d.lower().replace("-", "_") in allowed for d in dists)
+}
+assert {"rich", "pytest", "safetensors", "huggingface_hub", "docstring_parser"} <= blocked
+sys.modules.update(dict.fromkeys(blocked | {"triton", "transformers"}))  # None: not found
+
+from longlens.cli.main import main
+from longlens.cli.train import parse
+assert main(json.loads(sys.argv[1])) == 0
+from longlens.models.build import Model
+(folder,) = pathlib.Path(sys.argv[2]).iterdir()
+Model.from_pretrained(folder)
+"""
+
+
+def test_training_needs_torch_numpy_and_jsonargparse_alone(tmp_path):
+    arguments = json.dumps(["train", *words(tiny(tmp_path, steps=3))])
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, arguments, str(tmp_path / "runs")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
