@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from longlens.experiments.cells import Cell, cell_key
 from longlens.experiments.search import Search, choose
-from longlens.experiments.storage import need_optuna, open_storage
+from longlens.experiments.storage import claiming, need_optuna, open_storage
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -84,7 +84,7 @@ class Queue:
         optuna = need_optuna()
         self.states = optuna.trial.TrialState
         self.finished_error = optuna.exceptions.UpdateFinishedTrialError
-        self.storage = open_storage(storage)
+        self.where, self.storage = storage, open_storage(storage)
         self.study = optuna.create_study(
             study_name=study, storage=self.storage, load_if_exists=True, direction="maximize"
         )
@@ -136,10 +136,7 @@ class Queue:
         states = self.states
         for trial in self._trials(states.WAITING):
             number = self._trial_id(trial.number)
-            try:
-                if not self.storage.set_trial_state_values(number, states.RUNNING):
-                    continue
-            except self.finished_error:
+            if not self._take(number):
                 continue
             key = trial.user_attrs["key"]
             if any(
@@ -151,6 +148,16 @@ class Queue:
                 continue
             return Claim(number, self._cell(number, trial), trial.user_attrs["attempt"])
         return None
+
+    def _take(self, trial: int) -> bool:
+        """Set a waiting trial to running; False if somebody else was faster."""
+        with claiming(self.where):
+            if self.storage.get_trial(trial).state != self.states.WAITING:
+                return False
+            try:
+                return self.storage.set_trial_state_values(trial, self.states.RUNNING)
+            except self.finished_error:
+                return False
 
     def _cell(self, number: int, trial: FrozenTrial) -> Cell:
         """Return the options of a claimed trial; in a search this is where they are chosen."""

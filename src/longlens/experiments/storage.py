@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +66,7 @@ class JournalLock:
 
     def acquire(self) -> bool:
         """Wait for the lock."""
-        self._file = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR, 0o666)
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        self._file = _flock(self.path)
         remove_torn_line(self.path)
         return True
 
@@ -74,6 +75,31 @@ class JournalLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _flock(path: Path) -> int:
+    """Wait for the lock beside ``path``; closing what is returned gives it back."""
+    file = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o666)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
+
+
+@contextmanager
+def claiming(where: str | Path) -> Iterator[None]:
+    """Hold what makes taking a trial atomic where the storage itself does not.
+
+    The journal and the database servers let one worker win. SQLite knows no row locks: two workers
+    that look at the same moment would both win, so there they take turns by a lock file.
+    """
+    prefix = "sqlite:///"
+    if not str(where).startswith(prefix) or fcntl is None:
+        yield
+        return
+    file = _flock(Path(str(where).removeprefix(prefix).split("?")[0]))
+    try:
+        yield
+    finally:
+        os.close(file)
 
 
 def remove_torn_line(path: Path) -> None:
