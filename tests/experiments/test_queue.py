@@ -30,7 +30,7 @@ def record(cell, value=0.5):
     }
 
 
-@pytest.fixture(params=["journal", "sqlite"])
+@pytest.fixture(params=["journal", pytest.param("sqlite", marks=pytest.mark.slow)])
 def storage(request, tmp_path):
     if request.param == "journal":
         return str(tmp_path / "queue.journal")

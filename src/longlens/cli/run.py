@@ -14,7 +14,7 @@ from typing import Any
 from longlens.cli.train import parse
 from longlens.experiments.cells import Cell, read_table
 from longlens.experiments.queue import STUDY, Queue
-from longlens.experiments.worker import Stop, run_workers, selection_value, train_cell
+from longlens.experiments.worker import Stop, run_workers, train_cell, validation
 from longlens.training.options import TrainOptions
 
 EPILOG = """A table is a JSON or YAML file: a list of cells (options of `longlens train`) or a grid:
@@ -92,7 +92,7 @@ def run_here(cells: Sequence[Cell]) -> int:
     for number, cell in enumerate(cells, 1):
         try:
             record = train_cell(cell)
-            print(f"{number}/{len(cells)} {record['name']}: {abs(selection_value(record)):.4f}")
+            print(f"{number}/{len(cells)} {record['name']}: {validation(record):.4f}")
         except ValueError as error:
             failed += 1
             print(f"{number}/{len(cells)} failed: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from longlens.report.tables import FORMATS, grouped_rows, render, rows_of
 COLUMNS = ("name", "task", "mixer", "protocol", "seed", "status", "validation", "test", "steps",
            "seconds", "tokens/s")  # fmt: skip
 EPILOG = f"""examples:
-  longlens runs --where task=listops status=finished --sort -test
+  longlens runs --where task=listops status=finished --sort test --down
   longlens runs --by task,mixer                        mean ± deviation over seeds
   longlens runs --diff                                 the options in which the runs differ
   longlens runs --columns name,lr,dim,mixer_options.window,validation,test.loss --format csv
@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--where", nargs="+", default=[], metavar="CONDITION", help="lr<0.01, seed=0,1 …"
     )
-    p.add_argument("--sort", default="name", metavar="COLUMN", help="-COLUMN: from high to low")
+    p.add_argument("--sort", default="name", metavar="COLUMN")
+    p.add_argument("--down", action="store_true", help="sort from high to low")
     p.add_argument("--columns", default=None, metavar="A,B", help=f"default: {','.join(COLUMNS)}")
     p.add_argument("--diff", action="store_true", help="add the options in which the runs differ")
     p.add_argument("--by", default=None, metavar="A,B", help="one row for all runs that agree here")
@@ -44,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens runs``; returns the exit code."""
     args = parser().parse_args(argv)
-    runs = sort(select(find_runs(args.folder, args.all), args.where), args.sort)
+    runs = sort(select(find_runs(args.folder, args.all), args.where), args.sort, args.down)
     if not runs:
         print(f"no runs in {args.folder}" + (" meet the conditions" if args.where else ""))
         return 0

@@ -79,9 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         queue.add_search(search, args.trials)
     code = work_on(queue, args)
     rows = [
-        {"validation": abs(value), "metric": facts["metric"], "run": facts["run"]}
+        {"validation": facts["found"], "metric": facts["metric"], "run": facts["run"]}
         | {name: _inside(facts["cell"], name) for name in space}
-        for value, facts in queue.finished()
+        for _, facts in queue.finished()
     ]
     if rows:
         print(render(rows[:10]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from longlens.experiments.queue import BEAT, LEASE, STUDY, Queue
 from longlens.experiments.submit import submit_workers
@@ -51,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )  # fmt: skip
         print("submitted: " + " ".join(str(job.job_id) for job in jobs))
         return 0
+    if "://" not in args.storage and not Path(args.storage).exists():
+        raise ValueError(f"there is no queue {args.storage}; `longlens run` and `tune` make one")
     queue = Queue(args.storage, args.study, beat=args.beat, lease=args.lease)
     if not sum(vars(queue.tally()).values()):
         raise ValueError(f"{args.storage} has no queue {args.study!r} with runs in it")

@@ -33,6 +33,14 @@ def train_cell(cell: Cell) -> dict[str, Any]:
         raise Stop(str(stop)) from None
 
 
+def validation(record: dict[str, Any]) -> float:
+    """A record's validation metric."""
+    value = record["metrics"]["validation"][record["metric"]["name"]]
+    if value is None:
+        raise ValueError("the validation metric is not a finite number")
+    return float(value)
+
+
 def selection_value(record: dict[str, Any]) -> float:
     """A record's validation metric, turned so that higher is better.
 
@@ -40,11 +48,8 @@ def selection_value(record: dict[str, Any]) -> float:
     ...                  "metrics": {"validation": {"loss": 0.5}}})
     -0.5
     """
-    metric = record["metric"]
-    value = record["metrics"]["validation"][metric["name"]]
-    if value is None:
-        raise ValueError("the validation metric is not a finite number")
-    return float(value) if metric["higher_is_better"] else -float(value)
+    value = validation(record)
+    return value if record["metric"]["higher_is_better"] else -value
 
 
 def work(queue: Queue, run: Run = train_cell, say: Callable[[str], None] = print) -> Tally:
@@ -78,8 +83,9 @@ def work(queue: Queue, run: Run = train_cell, say: Callable[[str], None] = print
                 queue.fail(claim, f"{type(error).__name__}: {error}")
                 say(f"{_title(claim.cell)}: failed: {error}")
                 continue
-        queue.finish(claim, value, run=record.get("name"), metric=record["metric"]["name"])
-        say(f"{record.get('name', _title(claim.cell))}: {abs(value):.4f}; {queue.tally()}")
+        found = validation(record)
+        queue.finish(claim, value, run=record["name"], metric=record["metric"]["name"], found=found)
+        say(f"{record['name']}: {found:.4f}; {queue.tally()}")
 
 
 def _title(cell: Cell) -> str:

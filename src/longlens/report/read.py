@@ -90,15 +90,15 @@ def find_runs(root: str | Path, everything: bool = False) -> list[Run]:
     if not root.is_dir():
         raise ValueError(f"{root} is no folder of runs")
     runs = []
-    for path in sorted(root.rglob(RECORD)):
-        inner = path.relative_to(root).parts
+    for folder in sorted(path.parent for path in root.rglob(RECORD)):
+        inner = folder.relative_to(root).parts
         if any(".old-" in part for part in inner) and not everything:
             continue
         try:
-            values = read_record(path.parent)
+            values = read_record(folder)
         except ValueError as error:
             values = {"status": "damaged", "error": str(error)}
-        runs.append(Run(path.parent, values))
+        runs.append(Run(folder, values))
     return runs
 
 
@@ -153,13 +153,12 @@ def _same(value: Any, word: str) -> bool:
     return str(value) == word
 
 
-def sort(runs: Iterable[Run], by: str) -> list[Run]:
-    """Order runs by a column, ``-test`` from high to low; runs without it come last."""
-    name, down = by.removeprefix("-"), by.startswith("-")
-    there = [run for run in runs if run.get(name) is not None]
-    rest = [run for run in runs if run.get(name) is None]
-    numbers = all(isinstance(run.get(name), int | float) for run in there)
-    there.sort(key=lambda run: run.get(name) if numbers else str(run.get(name)), reverse=down)
+def sort(runs: Sequence[Run], by: str, down: bool = False) -> list[Run]:
+    """Order runs by a column, ``down`` from high to low; runs without it come last."""
+    there = [run for run in runs if run.get(by) is not None]
+    rest = [run for run in runs if run.get(by) is None]
+    numbers = all(isinstance(run.get(by), int | float) for run in there)
+    there.sort(key=lambda run: run.get(by) if numbers else str(run.get(by)), reverse=down)
     return there + rest
 
 

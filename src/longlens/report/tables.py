@@ -45,7 +45,7 @@ class Spread:
     """Mean and standard deviation of some numbers.
 
     >>> str(Spread([0.5, 0.6])), str(Spread([0.5])), Spread([1, 3]).to_json()
-    ('0.5500 ± 0.0707', '0.5000', {'mean': 2, 'deviation': 1.4142135623730951, 'count': 2})
+    ('0.55 ± 0.0707', '0.5', {'mean': 2, 'deviation': 1.4142135623730951, 'count': 2})
     """
 
     def __init__(self, values: Sequence[float]) -> None:
@@ -78,7 +78,8 @@ def show(value: Any) -> str:
         return f"{value:,.0f}"
     if abs(value) < 1e-3:
         return f"{value:.3g}"
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:.1f}"
+    text = f"{value:.4f}" if abs(value) < 10 else f"{value:.1f}"
+    return f"{value:g}" if float(text) == value else text
 
 
 def render(rows: Sequence[Row], form: str = "text") -> str:
