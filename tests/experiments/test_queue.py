@@ -17,6 +17,7 @@ from longlens.experiments.queue import Queue
 from longlens.experiments.search import Search, parse
 from longlens.experiments.storage import JournalLock, open_storage
 from longlens.experiments.worker import Stop, run_workers, selection_value, work
+from longlens.tasks.files import locked
 
 WORKER = Path(__file__).with_name("slow_worker.py")
 CELLS = [{"task": "stub", "seed": seed} for seed in range(8)]
@@ -75,6 +76,21 @@ def test_a_cell_that_raises_has_failed_and_can_be_tried_again(storage):
     assert any("lr must be" in line for line in said)
     assert queue.retry_failed() == 1 and queue.tally().waiting == 1
     assert work(queue, record, seen_nothing).finished == 2 and not queue.failures()
+
+
+def test_a_worker_waits_for_data_that_another_process_makes(tmp_path):
+    queue = quick(tmp_path / "j")
+    queue.add(CELLS[:1])
+    tries = []
+
+    def run(cell):
+        tries.append(cell)
+        if len(tries) == 1:
+            with locked(tmp_path / "lock", "a"), locked(tmp_path / "lock", "a"):
+                pass  # the second one cannot have it
+        return record(cell)
+
+    assert work(queue, run, seen_nothing).finished == 1 and len(tries) == 2
 
 
 def test_stopping_gives_the_cell_back(storage):

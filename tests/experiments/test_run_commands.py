@@ -110,6 +110,36 @@ def test_submitted_workers_do_the_work(tmp_path):
     assert queue.tally().finished == 4
 
 
+def start_worker(storage):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    words = [sys.executable, "-m", "longlens.cli.main", "worker", storage]
+    return subprocess.Popen([*words, "--beat", "0.5", "--lease", "3"], env=environment)
+
+
+def wait_until(condition):
+    until = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.faults
+def test_a_worker_that_is_told_to_stop_gives_its_run_back(tmp_path):
+    pytest.importorskip("optuna")
+    from longlens.experiments.queue import Queue
+
+    table = write_table(tmp_path, {"seed": [0]}, steps=100_000, log_every=5)
+    runs, storage = str(tmp_path / "runs"), str(tmp_path / "queue.journal")
+    assert main(["run", table, "--runs", runs, "--storage", storage, "--workers", "0"]) == 0
+    worker = start_worker(storage)
+    wait_until(lambda: any(p.stat().st_size for p in tmp_path.glob("runs/*/curves.jsonl")))
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(timeout=120) == 130
+    (run,) = find_runs(runs)
+    assert run.get("status") == "stopped" and list(run.folder.glob("checkpoints/*"))
+    assert Queue(storage).tally().waiting == 1
+
+
 @pytest.mark.faults
 def test_eight_runs_three_workers_one_killed(tmp_path):
     pytest.importorskip("optuna")
@@ -121,15 +151,10 @@ def test_eight_runs_three_workers_one_killed(tmp_path):
     )  # fmt: skip
     runs, storage = str(tmp_path / "runs"), str(tmp_path / "queue.journal")
     assert main(["run", table, "--runs", runs, "--storage", storage, "--workers", "0"]) == 0
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    words = [sys.executable, "-m", "longlens.cli.main", "worker", storage]
-    words += ["--beat", "0.5", "--lease", "3"]
-    workers = [subprocess.Popen(words, env=environment) for _ in range(3)]
+    workers = [start_worker(storage) for _ in range(3)]
     queue = Queue(storage)
-    until = time.monotonic() + 120
-    while len(list((tmp_path / "runs").glob("*/checkpoints"))) < 3:  # all three are at work
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    # all three are at work
+    wait_until(lambda: len(list((tmp_path / "runs").glob("*/checkpoints"))) >= 3)
     workers[1].send_signal(signal.SIGKILL)
     assert [worker.wait(timeout=300) for worker in workers] == [0, -signal.SIGKILL, 0]
     tally = queue.tally()

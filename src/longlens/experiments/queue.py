@@ -182,6 +182,8 @@ class Queue:
                     self.storage.set_trial_user_attr(claim.trial, "heartbeat", count)
                 except self.finished_error:  # given up by others; the run's own lock decides
                     return
+                except Exception:  # a storage that is away for a moment: the next beat tries again
+                    continue
 
         thread = threading.Thread(target=beat, daemon=True, name="heartbeat")
         thread.start()

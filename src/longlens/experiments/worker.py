@@ -23,6 +23,8 @@ class Stop(Exception):  # noqa: N818, not an error: somebody asked for it
 
 def train_cell(cell: Cell) -> dict[str, Any]:
     """Train as a cell says, or go on with what another worker began; return the record."""
+    import torch
+
     from longlens.assemble import train_run
     from longlens.training.faults import Stopped
     from longlens.training.options import TrainOptions
@@ -31,6 +33,10 @@ def train_cell(cell: Cell) -> dict[str, Any]:
         return train_run(TrainOptions(**{"progress": False, **cell}))
     except Stopped as stop:
         raise Stop(str(stop)) from None
+    finally:  # the next cell is another model: it needs the memory and its own compiled programs
+        torch.compiler.reset()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 def validation(record: dict[str, Any]) -> float:
@@ -74,7 +80,7 @@ def work(queue: Queue, run: Run = train_cell, say: Callable[[str], None] = print
             continue
         with queue.heartbeat(claim):
             try:
-                record = run(claim.cell)
+                record = _run_when_free(run, claim.cell, queue.beat)
                 value = selection_value(record)
             except (Stop, KeyboardInterrupt):
                 queue.give_back(claim)
@@ -86,6 +92,17 @@ def work(queue: Queue, run: Run = train_cell, say: Callable[[str], None] = print
         found = validation(record)
         queue.finish(claim, value, run=record["name"], metric=record["metric"]["name"], found=found)
         say(f"{record['name']}: {found:.4f}; {queue.tally()}")
+
+
+def _run_when_free(run: Run, cell: Cell, pause: float) -> dict[str, Any]:
+    """Run a cell; wait while another process holds the lock of its data or of its record."""
+    while True:
+        try:
+            return run(cell)
+        except ValueError as error:
+            if not isinstance(error.__cause__ or error.__context__, BlockingIOError):
+                raise
+        time.sleep(pause)
 
 
 def _title(cell: Cell) -> str:
@@ -122,6 +139,8 @@ def run_workers(
     children = []
     for number in range(workers):
         environment = dict(os.environ)
+        threads = max(1, (os.cpu_count() or 1) // workers)
+        environment.setdefault("OMP_NUM_THREADS", str(threads))  # else each would take all cores
         if devices:
             environment["CUDA_VISIBLE_DEVICES"] = devices[number % len(devices)]
         children.append(subprocess.Popen(list(words), env=environment))
