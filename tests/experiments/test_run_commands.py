@@ -23,7 +23,8 @@ def write_table(tmp_path, grid, **base):
     return str(path)
 
 
-def test_a_table_without_a_queue(tmp_path, capsys):
+def test_a_table_without_a_queue(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)  # not needed here
     table = write_table(tmp_path, {"seed": [0, 1]})
     runs = str(tmp_path / "runs")
     assert main(["run", table, "--runs", runs]) == 0
