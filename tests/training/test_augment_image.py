@@ -284,7 +284,8 @@ def test_wrong_input_is_named():
         build("image", None)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.filterwarnings("ignore")  # inductor warns of its own parts
 def test_compiled_in_one_graph(backend):
     augment = AugmentImage((32, 32))

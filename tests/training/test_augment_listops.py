@@ -108,7 +108,7 @@ def test_too_long():
         shuffle_arguments(torch.zeros(1, 65537, dtype=torch.long), torch.zeros(1, 65537).long())
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore")  # inductor warns of its own parts
 def test_compiled_in_one_graph(block, backend):
     tokens = padded(block, 2048)[:8]

@@ -7,7 +7,7 @@ import torch
 from longlens import tasks
 from longlens.tasks import Batches, DataError
 from longlens.tasks.data import Rows, Split
-from longlens.tasks.mix import MixedTask, join_splits
+from longlens.tasks.mix import MixedTask, join_splits, with_easier_sets
 from longlens.tasks.spec import Spec
 from longlens.training.augment import TurnAndShift, build
 
@@ -78,6 +78,14 @@ def test_training_mixes_and_judging_does_not(sets):
     assert mixed.identity == MixedTask(hard, [easy, middle]).identity
 
 
+def test_the_easier_sets_are_found_by_themselves(sets):
+    hard, easy, middle = sets
+    mixed = with_easier_sets(hard, hard.folder.parent.parent)
+    assert mixed.identity == MixedTask(hard, [easy, middle]).identity
+    assert len(with_easier_sets(middle, hard.folder.parent.parent)["train"]) == 64
+    assert len(with_easier_sets(easy)["train"]) == 32
+
+
 @pytest.mark.parametrize("resident", [True, False])
 def test_batches_of_a_mixed_task(sets, resident):
     mixed = MixedTask(sets[0], sets[1:])
@@ -116,3 +124,5 @@ def test_what_does_not_fit_is_refused(sets, tmp_path):
         join_splits([fixed_length(3), fixed_length(4)])
     with pytest.raises(DataError, match="none"):
         join_splits([])
+    with pytest.raises(DataError, match="listops has no easier sets"):
+        with_easier_sets(listops)

@@ -17,6 +17,11 @@ from longlens._version import __version__
 COMMANDS = {
     "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
     "train": "train any mixer on any task, with a record; goes on where it was cut off",
+    "run": "a table of runs, by one worker or many",
+    "tune": "search over any options of train",
+    "worker": "work on a queue of runs, here or on a cluster",
+    "runs": "list and compare the records of runs",
+    "show": "a run's facts and curves",
     "bench": "time LaS attention against plain attention, FlexAttention and eager Eq. 4",
     "data": "list, prepare, import and look at tasks",
     "layers": "the zoo of mixers as a table",

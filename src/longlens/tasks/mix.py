@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from longlens.tasks.cache import digest
 from longlens.tasks.data import Rows, Split, Task
 from longlens.tasks.errors import DataError
+from longlens.tasks.manifest import Verify
+from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH
 from longlens.tasks.spec import Spec
 
 
@@ -77,3 +80,30 @@ class MixedTask(Task):
 
     def __repr__(self) -> str:
         return f"MixedTask({', '.join(map(repr, self.parts))})"
+
+
+def with_easier_sets(
+    task: Task, root: str | Path | None = None, *, verify: Verify = "full", workers: int = 1
+) -> MixedTask:
+    """Pathfinder with the training images of all easier sets added: easy and intermediate to hard.
+
+    Args:
+        task: ``pathfinder`` or ``pathx``.
+        root: the cache; the easier sets have the same options and are generated where they are
+            not there (LRA's own images must have been prepared).
+        verify: see :func:`longlens.tasks.manifest.verify_files`.
+        workers: processes for the generator.
+
+    """
+    from longlens.tasks import load
+
+    difficulty = task.options.get("difficulty")
+    if difficulty not in CONTOUR_LENGTH:
+        raise DataError(f"{task.name} has no easier sets; pathfinder and pathx have")
+    easier = list(CONTOUR_LENGTH)[: list(CONTOUR_LENGTH).index(difficulty)]
+    others = [
+        load(task.name, root, verify=verify, workers=workers,
+             **{**task.options, "difficulty": kind})
+        for kind in easier
+    ]  # fmt: skip
+    return MixedTask(task, others)

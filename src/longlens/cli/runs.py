@@ -1,0 +1,64 @@
+"""``longlens runs``: list, filter, sort and compare records."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from longlens.report.read import FIELDS, differing_options, find_runs, select, sort
+from longlens.report.tables import FORMATS, grouped_rows, render, rows_of
+
+COLUMNS = ("name", "task", "mixer", "protocol", "seed", "status", "validation", "test", "steps",
+           "seconds", "tokens/s")  # fmt: skip
+EPILOG = f"""examples:
+  longlens runs --where task=listops status=finished --sort test --down
+  longlens runs --by task,mixer                        mean ± deviation over seeds
+  longlens runs --diff                                 the options in which the runs differ
+  longlens runs --columns name,lr,dim,mixer_options.window,validation,test.loss --format csv
+Columns are {", ".join(FIELDS)}, validation and test (the task's metric there), keys of the record
+and options."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``longlens runs``."""
+    p = argparse.ArgumentParser(
+        prog="longlens runs",
+        description="List and compare the records of runs.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("folder", nargs="?", default="runs", help="folder of records (default: runs)")
+    p.add_argument(
+        "--where", nargs="+", default=[], metavar="CONDITION", help="lr<0.01, seed=0,1 …"
+    )
+    p.add_argument("--sort", default="name", metavar="COLUMN")
+    p.add_argument("--down", action="store_true", help="sort from high to low")
+    p.add_argument("--columns", default=None, metavar="A,B", help=f"default: {','.join(COLUMNS)}")
+    p.add_argument("--diff", action="store_true", help="add the options in which the runs differ")
+    p.add_argument("--by", default=None, metavar="A,B", help="one row for all runs that agree here")
+    p.add_argument("--format", default="text", choices=FORMATS)
+    p.add_argument("--all", action="store_true", help="also runs that were set aside")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``longlens runs``; returns the exit code."""
+    args = parser().parse_args(argv)
+    runs = sort(select(find_runs(args.folder, args.all), args.where), args.sort, args.down)
+    if not runs:
+        print(f"no runs in {args.folder}" + (" meet the conditions" if args.where else ""))
+        return 0
+    if args.by:
+        rows = grouped_rows(runs, args.by.split(","))
+    else:
+        columns = args.columns.split(",") if args.columns else list(COLUMNS)
+        if args.diff:
+            columns[1:1] = [name for name in differing_options(runs) if name not in columns]
+        rows = rows_of(runs, columns)
+    print(render(rows, args.format))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

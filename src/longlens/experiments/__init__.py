@@ -1,0 +1,1 @@
+"""Many runs: tables of cells, a queue that workers share, searches over options."""

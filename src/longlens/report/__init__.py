@@ -1,0 +1,1 @@
+"""Reading records: lists, comparisons and curves. Never imports torch."""

@@ -1,0 +1,253 @@
+"""Records listed, filtered, compared and drawn."""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from longlens.cli.main import main
+from longlens.report.charts import Series, draw_svg, draw_text, series, ticks
+from longlens.report.read import differing_options, find_runs, read_run, select, sort
+from longlens.report.tables import Spread, grouped_rows, render, rows_of
+
+BRAILLE = re.compile(r"[\u2801-\u28ff]")
+
+
+def write_run(root, name, seed=0, lr=0.1, status="finished", accuracy=0.5, curves=(), **more):
+    folder = root / name
+    folder.mkdir(parents=True)
+    record = {
+        "schema": 1,
+        "name": name,
+        "status": status,
+        "task": "listops",
+        "mixer": "las",
+        "protocol": "scratch",
+        "seed": seed,
+        "options": {"lr": lr, "seed": seed, "mixer_options": {"window": 5}, "dim": 64},
+        "provenance": {"commit": "abc", "torch": "2.13"},
+        "data": {"identity": "f" * 64},
+        "metric": {"name": "accuracy", "higher_is_better": True},
+        "parameters": 12345,
+        "events": [{"kind": "resume", "time": "2026-01-01T00:00:00+00:00", "step": 3}],
+        **more,
+    }
+    if status == "finished":
+        by = {"0": {"accuracy": 0.25, "count": 4}, "1": {"accuracy": 0.75, "count": 4}}
+        record |= {
+            "metrics": {
+                "validation": {"loss": 1.0, "accuracy": accuracy},
+                "test": {"loss": 1.1, "accuracy": accuracy - 0.1, "accuracy_by_operator": by},
+            },
+            "speed": {"seconds": 10.0, "tokens_per_second": 5000.0},
+            "steps": 100,
+            "selected_step": 90,
+        }
+    (folder / "record.json").write_text(json.dumps(record))
+    (folder / "curves.jsonl").write_text("".join(json.dumps(line) + "\n" for line in curves))
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_run(tmp_path, "a", seed=0, accuracy=0.5)
+    write_run(tmp_path, "b", seed=1, accuracy=0.6)
+    write_run(tmp_path, "c", seed=0, lr=0.01, accuracy=0.9)
+    write_run(tmp_path, "d", seed=1, lr=0.01, status="failed", error="not finite")
+    write_run(tmp_path / "a", "pretrain", status="running")
+    write_run(tmp_path, "e.old-1")
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "record.json").write_text("{")
+    return tmp_path
+
+
+def test_all_records_are_found(root):
+    runs = find_runs(root)
+    assert [run.name for run in runs] == ["a", "a/pretrain", "b", "c", "d", "torn"]
+    assert [run.get("status") for run in runs][-1] == "damaged"
+    assert "e.old-1" in [run.name for run in find_runs(root, everything=True)]
+    with pytest.raises(ValueError, match="no folder of runs"):
+        find_runs(root / "nothing")
+
+
+def test_columns_reach_everything(root):
+    run = read_run(root / "a")
+    wanted = {
+        "validation": 0.5, "test": 0.4, "test.loss": 1.1, "lr": 0.1, "mixer_options.window": 5,
+        "tokens/s": 5000.0, "commit": "abc", "nothing": None, "nothing.at.all": None, "seed": 0,
+        "test.accuracy_by_operator.1.accuracy": 0.75,
+    }  # fmt: skip
+    assert {name: run.get(name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("conditions", "names"),
+    [
+        (["seed=0", "status=finished"], ["a", "c"]),
+        (["lr<0.1"], ["c", "d"]),
+        (["lr>=0.1"], ["a", "a/pretrain", "b"]),
+        (["name=a,c"], ["a", "c"]),
+        (["status!=finished"], ["a/pretrain", "d", "torn"]),
+        (["test>0.45"], ["b", "c"]),
+        (["lr=0.10"], ["a", "a/pretrain", "b"]),
+        (["task<3"], []),
+    ],
+)
+def test_conditions(root, conditions, names):
+    assert [run.name for run in select(find_runs(root), conditions)] == names
+
+
+def test_a_wrong_condition_is_named(root):
+    with pytest.raises(ValueError, match="got 'seed'"):
+        select(find_runs(root), ["seed"])
+
+
+def test_sorting_puts_what_is_missing_last(root):
+    names = [run.name for run in sort(find_runs(root), "validation", down=True)]
+    assert names[:3] == ["c", "b", "a"] and set(names[3:]) == {"a/pretrain", "d", "torn"}
+    assert [run.name for run in sort(find_runs(root), "test")][:3] == ["a", "b", "c"]
+
+
+def test_differences_and_groups(root):
+    runs = [run for run in find_runs(root) if run.name in "abcd"]
+    assert differing_options(runs) == ["lr"]
+    rows = grouped_rows(runs, ["lr"])
+    assert [(row["lr"], row["runs"], row["finished"]) for row in rows] == [
+        ("0.1", 2, 2), ("0.01", 2, 1),
+    ]  # fmt: skip
+    assert str(rows[0]["validation"]) == "0.55 ± 0.0707" and str(rows[1]["validation"]) == "0.9"
+
+
+def test_every_format(root):
+    rows = rows_of(sort(find_runs(root), "name"), ["name", "validation"])
+    assert json.loads(render(rows, "json"))[0] == {"name": "a", "validation": 0.5}
+    read = list(csv.DictReader(render(rows, "csv").splitlines()))
+    assert read[0] == {"name": "a", "validation": "0.5"} and read[1]["validation"] == ""
+    assert render(rows, "markdown").splitlines()[1] == "| --- | --- |"
+    text = render(rows).splitlines()
+    assert text[0] == "name        validation" and text[1] == "a                  0.5"
+    grouped = grouped_rows(find_runs(root), ["lr"])
+    assert json.loads(render(grouped, "json"))[0]["validation"]["count"] == 2
+    with pytest.raises(ValueError, match="got 'html'"):
+        render(rows, "html")
+
+
+def test_spread_of_one():
+    assert Spread([2.0]).deviation is None
+
+
+def curve_lines():
+    for step in range(1, 101):
+        yield {
+            "step": step,
+            "epoch": step / 10,
+            "split": "train",
+            "loss": 1 / step,
+            "seconds": step,
+        }
+    yield {"step": 50, "epoch": 5, "split": "validation", "loss": None, "accuracy": 0.3}
+    yield {"step": 100, "epoch": 10, "split": "validation", "loss": 0.2, "accuracy": 0.6}
+
+
+def test_series_leave_out_what_is_missing():
+    lines = list(curve_lines())
+    assert len(series(lines, "train", "loss", "x").points) == 100
+    assert series(lines, "validation", "loss", "x").points == [(100.0, 0.2)]
+    assert series(lines, "validation", "accuracy", "x", "epoch").points == [(5.0, 0.3), (10.0, 0.6)]
+    assert series(lines, "test", "loss", "x").points == []
+
+
+def test_text_curves_have_their_size_and_go_down():
+    falling = Series("loss", [(x, 100.0 - x) for x in range(101)])
+    lines = draw_text(falling, width=20, height=5).splitlines()
+    assert lines[0] == "loss" and len(lines) == 1 + 5 + 2
+    bodies = [line.split("┤")[-1].split("│")[-1] for line in lines[1:6]]
+    assert all(len(body) == 20 for body in bodies)
+    first = [min(m.start() for m in BRAILLE.finditer(body)) for body in bodies]
+    assert first == sorted(first) and first[0] == 0  # further down is further right
+    assert lines[-1].split() == ["0", "100"]
+    assert "100.000" in lines[1] and "0.000" in lines[5]
+
+
+@pytest.mark.parametrize("points", [[(3.0, 2.0)], [(0.0, 1.0), (1.0, 1.0)], [(0.0, 0.0)]])
+def test_flat_and_single_points_are_drawn(points):
+    assert BRAILLE.search(draw_text(Series("x", points)))
+    ET.fromstring(draw_svg("x", [Series("x", points)], "step"))
+
+
+def test_nothing_to_draw():
+    assert draw_text(Series("loss", [])) == "loss: nothing to draw"
+    ET.fromstring(draw_svg("x", [], "step"))
+
+
+def test_svg_is_well_formed_and_inside_its_frame():
+    curves = [Series(f"<run> {i}", [(x, x * i) for x in range(5)]) for i in range(12)]
+    picture = ET.fromstring(draw_svg("a & b", curves, "step"))
+    width, height = (float(v) for v in picture.attrib["viewBox"].split()[2:])
+    space = "{http://www.w3.org/2000/svg}"
+    lines = picture.findall(f"{space}polyline")
+    assert (
+        len(lines) == 12
+        and len({(p.get("stroke"), p.get("stroke-dasharray")) for p in lines}) == 12
+    )
+    for line in lines:
+        points = [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
+        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
+    heights = [float(line.get("points").split()[-1].split(",")[1]) for line in lines]
+    assert heights == sorted(heights, reverse=True)  # higher values are drawn higher
+    for text in picture.findall(f"{space}text"):
+        assert 0 <= float(text.get("x")) <= width and 0 <= float(text.get("y")) <= height
+
+
+def test_ticks_are_round_and_inside():
+    for low, high in ((0.123, 0.789), (-3, 1e5), (1e-6, 2e-6), (5, 5)):
+        marks = ticks(low, high)
+        assert all(low - 1e-9 <= mark <= high + 1e-9 for mark in marks) and 1 <= len(marks) <= 8
+
+
+def test_the_commands(root, capsys):
+    assert main(["runs", str(root), "--where", "status=finished", "--sort", "test", "--down"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", *"cba"]
+    assert main(["runs", str(root), "--diff", "--columns", "name,test"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == ["name", "dim", "lr",
+        "mixer_options.window", "test"]  # fmt: skip
+    assert main(["runs", str(root), "--where", "seed=9"]) == 0
+    assert "no runs" in capsys.readouterr().out
+    assert main(["runs", str(root / "nothing")]) == 1
+
+
+def test_show(tmp_path, capsys):
+    one = write_run(tmp_path, "one", curves=list(curve_lines()))
+    two = write_run(tmp_path, "two", accuracy=0.7, curves=list(curve_lines()))
+    picture = tmp_path / "curves.svg"
+    assert main(["show", str(one), str(two), "--width", "40", "--svg", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert "resume step 3" in out and "12,345 parameters" in out and "validation accuracy" in out
+    assert re.search(r"accuracy_by_operator +accuracy +count\n0 +0.25 +4", out)
+    text = picture.read_text()
+    assert text.count("<polyline") == 6 and "two validation.accuracy" in text
+    assert main(["show", str(one), "--curve", "loss"]) == 1
+    assert "got 'loss'" in capsys.readouterr().err
+    assert main(["show", str(tmp_path)]) == 1
+    assert "is no run" in capsys.readouterr().err
+
+
+def test_a_run_that_has_just_begun_can_be_shown(tmp_path, capsys):
+    folder = tmp_path / "new"
+    folder.mkdir()
+    (folder / "record.json").write_text('{"schema": 1, "status": "running"}')
+    assert main(["show", str(folder)]) == 0
+    assert "train loss by step: nothing to draw" in capsys.readouterr().out
+
+
+def test_reading_records_needs_no_torch(root):
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['torch', 'numpy', 'jsonargparse']))\n"
+        f"from longlens.cli.main import main; sys.exit(main(['runs', {str(root)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and "finished" in done.stdout, done.stderr
