@@ -180,11 +180,13 @@ def test_opcheck(grad):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Input #. requires gradient and is not a double")
 def test_gradients_against_finite_differences():
     q, k, v, alpha = op_arguments(True)
+    q, k, v = (t[:, :, :6].detach().requires_grad_() for t in (q, k, v))
 
     def both_outputs(q, k, v, alpha):
-        return las_kernel(q, k, v, alpha, None, None, 20, 0, 0, False, 0.3)
+        return las_kernel(q, k, v, alpha, None, None, 6, 0, 0, False, 0.3)
 
     # float32 differences: the step is large and the tolerance follows from its rounding
     torch.autograd.gradcheck(
@@ -193,7 +195,6 @@ def test_gradients_against_finite_differences():
     )  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:Input #0 requires gradient and is not a double")
 @pytest.mark.parametrize("options", [dict(), dict(causal=False, rotary=True), dict(window=1)])
 def test_a_compiled_layer(options):
     layer = LaSAttention(32, 4, impl="triton", **options)
@@ -215,7 +216,7 @@ def test_export():
 def test_second_derivatives_are_refused():
     q = torch.randn(1, 1, 8, 8, requires_grad=True)
     out = las_attention(q, q, q, impl="triton")
-    (grad,) = torch.autograd.grad(out.sum(), q, create_graph=True)
+    (grad,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         grad.sum().backward()
 

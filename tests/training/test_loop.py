@@ -300,7 +300,7 @@ def test_a_batch_larger_than_the_split_is_refused(run_options):
     [
         (ATOMIC | {"protocol": "denoise"}, "hides tokens"),
         (ATOMIC | {"protocol": "augment"}, "augment"),
-        ({"mix_easier": True}, "mix_easier is for pathfinder"),
+        ({"mix_easier": True}, "no easier sets; pathfinder and pathx have"),
         ({"protocol": "pretrain", "pretrain_kind": "causal", "bidirectional": True}, "never see"),
     ],
 )

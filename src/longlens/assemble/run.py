@@ -22,7 +22,7 @@ from longlens.assemble.measure import (
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.tasks import Task
-from longlens.tasks.mix import MixedTask
+from longlens.tasks.mix import with_easier_sets
 from longlens.training import budget
 from longlens.training.checkpoint import CheckpointError
 from longlens.training.distributed import Ranks, ranks
@@ -191,16 +191,13 @@ def _load(options: TrainOptions, among: Ranks) -> Task:
     """Load the task on every rank; the first verifies it, and makes it where that is needed."""
     if not among.main:
         among.wait()
-    sets = [dict(options.task_options)]
-    if options.mix_easier:
-        if options.task not in ("pathfinder", "pathx"):
-            raise ValueError(f"mix_easier is for pathfinder and pathx, got task {options.task!r}")
-        sets += [sets[0] | {"difficulty": easier} for easier in ("intermediate", "easy")]
     verify: Literal["full", "size"] = "full" if among.main else "size"
-    parts = [tasks.load(options.task, options.root, verify=verify, **own) for own in sets]
+    task: Task = tasks.load(options.task, options.root, verify=verify, **options.task_options)
+    if options.mix_easier:
+        task = with_easier_sets(task, options.root, verify=verify)
     if among.main:
         among.wait()
-    return MixedTask(parts[0], parts[1:]) if options.mix_easier else parts[0]
+    return task
 
 
 def _data(task: Task) -> dict[str, Any]:

@@ -30,8 +30,11 @@ def provenance(device: str | torch.device = "cpu") -> dict[str, str]:
 def commit() -> str:
     """The checkout's commit, with "-dirty" where files differ from it.
 
-    Outside of git: the environment variable LONGLENS_COMMIT, or "unknown".
+    The environment variable LONGLENS_COMMIT, if set, overrides it: for copies of a checkout, where
+    git cannot tell. Outside of git and without it: "unknown".
     """
+    if "LONGLENS_COMMIT" in os.environ:
+        return os.environ["LONGLENS_COMMIT"]
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -43,7 +46,7 @@ def commit() -> str:
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if git("status", "-s") else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("LONGLENS_COMMIT", "unknown")
+        return "unknown"
 
 
 def hardware(device: str | torch.device) -> str:

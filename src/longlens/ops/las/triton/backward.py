@@ -29,6 +29,9 @@ from longlens.ops.las.triton.forward import (
     tile_scores,
 )
 
+# dp - δ cancels to nothing where a query sees few keys, so float32 is exact there
+EXACT = tl.constexpr("ieee")
+
 
 @triton.jit(do_not_specialize=["L", "heads"])
 def delta_kernel(
@@ -68,7 +71,7 @@ def _walk_keys(
             PLACE, CAUSAL, HAS_ALPHA, HAS_MASK, CHECK, PRECISION,
         )  # fmt: skip
         p = tl.exp2(s - row_lse[:, None])
-        dp = tl.dot(do, tl.trans(values), input_precision=PRECISION)
+        dp = tl.dot(do, tl.trans(values), input_precision=EXACT)
         ds = p * (dp - row_delta[:, None])
         if ALPHA_GRADIENT:
             distance = tl.abs(pos[:, None] - j[None, :]).to(tl.float32)
@@ -187,7 +190,7 @@ def _walk_queries(
         if PLACE == AROUND and CAUSAL:
             p = tl.where(pos[None, :] - lag >= j[:, None], p, 0.0)
         dv_total = tl.dot(p.to(grads.dtype), grads, dv_total, input_precision=PRECISION)
-        dp = tl.dot(v, tl.trans(grads), input_precision=PRECISION)
+        dp = tl.dot(v, tl.trans(grads), input_precision=EXACT)
         ds = p * (dp * factor - row_delta[None, :] * factor)  # one fused operation in plain tiles
         dk = tl.dot(ds.to(rows.dtype), rows, dk, input_precision=PRECISION)
     return dk, dv_total
