@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -91,11 +92,42 @@ def test_import(run, tmp_path):
     assert code == 1 and "--replace" in one_line(error)
 
 
+def test_options_may_be_spelled_as_people_spell_them(run, tmp_path):
+    """Dashes for underscores, a bare flag, and options before the name."""
+    cache = tmp_path / "elsewhere"
+    spelled = ["--min-length", "4", "--max-length=90", "--max-depth", "5"]
+    assert run("prepare", "--root", cache, "listops", *TINY, *spelled, "--workers", "1")[0] == 0
+    assert len(load("listops", cache, train=6, validation=2, test=2,
+                    min_length=4, max_length=90, max_depth=5)["train"]) == 6  # fmt: skip
+    folder = layouts.write_folder(tmp_path / "c", layouts.cifar_files(np.random.default_rng(0)))
+    code, out, _ = run("prepare", "--subset", "image", "--color", "--from", folder,
+                       "--validation", "4")  # fmt: skip
+    assert code == 0 and "validation" in out
+    assert load("image", subset=True, color=True, validation=4).spec.extras == ("color",)
+    assert run("show", "image", "--subset", "--color=true", "--validation", "4")[0] == 0
+
+
+def test_help_of_a_task_explains_each_of_its_options(run, capsys):
+    for info in TASKS.values():
+        with pytest.raises(SystemExit) as end:
+            run("prepare", info.name, "--help")
+        out = " ".join(capsys.readouterr().out.split())
+        assert end.value.code == 0
+        for field in fields(info.options):
+            after = out.rpartition(f"--{field.name} ")[2]
+            assert not after.split(" ", 1)[1].startswith("(type"), (info.name, field.name)
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
         (["dance"], "command must be one of list"),
-        (["prepare", "bogus"], "unknown task 'bogus'"),
+        (["prepare", "bogus"], "unknown task 'bogus'; there are"),
+        (["prepare", "listop"], "did you mean listops?"),
+        (["prepare", "cumsum", "--workers", "0"], "workers must be 1 or more, got 0"),
+        (["prepare", "text", "--from", "."], "holds neither aclImdb's"),
+        (["prepare", "cumsum", "--root", "/dev/null/x"], "choose another folder"),
+        (["import", "mine", "--tokens", "x", "--kind", "guess"], "next_token"),
         (["prepare", "listops", "--seed", "-1"], "seed must be 0 or more, got -1"),
         (["prepare", "listops", "--seed", "x"], "seed"),
         (["prepare", "listops", "--size", "3"], "--size"),

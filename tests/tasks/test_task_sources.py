@@ -11,8 +11,9 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 
-from longlens.tasks import DataError, load, prepare, retrieval
+from longlens.tasks import Batches, DataError, load, prepare, retrieval
 from longlens.tasks.decode import decode
 from longlens.tasks.png import decode_png, encode_png, luma
 from longlens.tasks.retrieval import CitationOptions, draw_negatives, split_documents
@@ -56,6 +57,38 @@ def test_image_from_archive_folder_and_arrays_is_the_same(tmp_path, rng):
         and task["train"][3].target == rows[3, 0]
     )
     assert task.manifest.sources[0]["sha256"]
+
+
+def test_image_keeps_its_colours_on_request(tmp_path, rng):
+    """The inputs stay the gray ones; the colours come beside them, rows in the same order."""
+    parts = layouts.cifar_files(rng)
+    options = {"validation": 4, "subset": True}
+    folder = layouts.write_folder(tmp_path / "folder", parts)
+    rows = np.concatenate(
+        [np.frombuffer(data, np.uint8).reshape(-1, 3073) for data in parts.values()]
+    )
+    colours = rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    np.save(arrays / "images.npy", colours.reshape(-1, 32, 32, 3))
+    np.save(arrays / "labels.npy", rows[:, 0])
+    gray = make("image", tmp_path / "a", folder, **options)
+    task = make("image", tmp_path / "a", folder, color=True, **options)
+    assert make("image", tmp_path / "b", arrays, color=True, **options).identity == task.identity
+    assert make("image", tmp_path / "b", arrays, **options).identity == gray.identity
+    assert gray.spec.extras == () and gray.identity != task.identity
+    split = task["validation"]
+    assert np.array_equal(split.extra("color"), colours[16:20])
+    assert np.array_equal(split[1].extras["color"], colours[17])
+    for resident in (False, True):
+        batch = next(Batches(split, 4, seed=0, resident=resident).epoch(0))
+        index = batch.index.numpy()
+        assert batch.extras["color"].dtype == torch.uint8
+        assert np.array_equal(batch.extras["color"].numpy(), colours[16 + index])
+        assert np.array_equal(batch.inputs.numpy(), luma(colours[16 + index]))
+    np.save(arrays / "images.npy", luma(colours).reshape(-1, 32, 32))
+    with pytest.raises(DataError, match=r"color=True, but images\.npy"):
+        make("image", tmp_path / "c", arrays, color=True, **options)
 
 
 def test_luma_is_itu_601():

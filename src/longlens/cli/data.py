@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from jsonargparse import ArgumentError, ArgumentParser
 
@@ -18,7 +18,7 @@ from longlens.tasks.errors import DataError
 from longlens.tasks.files import human_bytes
 from longlens.tasks.manifest import FILENAME, Manifest, read_manifest, verify_files
 from longlens.tasks.registry import TASKS, find_task
-from longlens.tasks.spec import SPLITS
+from longlens.tasks.spec import SPLITS, Kind
 from longlens.tasks.user import imported_folder
 
 USAGE = """usage: longlens data COMMAND …
@@ -32,6 +32,9 @@ USAGE = """usage: longlens data COMMAND …
 `longlens data COMMAND --help` (for prepare, show and verify: `longlens data prepare NAME --help`,
 since options depend on the task). Data live in $LONGLENS_DATA, else in the platform's cache folder.
 """
+
+
+FLAGS = ("--subset", "--color", "--replace")  # alone they mean true
 
 
 def _prepared(root: str | Path | None) -> dict[str, list[Path]]:
@@ -85,9 +88,8 @@ def prepare(
     **options: Any,
 ) -> None:
     """Make a data set and print its counts and hashes."""
-    manifest = tasks.prepare(
-        name, root, source=source, mirror=mirror, workers=workers or default_workers(), **options
-    )
+    workers = default_workers() if workers is None else workers
+    manifest = tasks.prepare(name, root, source=source, mirror=mirror, workers=workers, **options)
     _describe(manifest)
 
 
@@ -113,10 +115,14 @@ def show(
         print(f"--- {title}\n{text}\n")
     facts, shared = stats.task_stats(task)
     for part, fact in facts.items():
+        shares = " ".join(f"{share:.1%}" for share in fact.classes)
+        if task.spec.kind == "next_token":
+            print(f"{part}: {fact.tokens:,} tokens; the most frequent ones make up {shares}")
+            continue
         print(f"{part}: {fact.examples:,} examples, {fact.tokens:,} tokens, "
               f"lengths {fact.shortest:,}–{fact.longest:,}, repeated {fact.repeated}")  # fmt: skip
-        if fact.classes:
-            print("  classes " + " ".join(f"{share:.1%}" for share in fact.classes))
+        if shares:
+            print(f"  classes {shares}")
         most = max((number for _, _, number in fact.histogram), default=1)
         for low, high, number in fact.histogram:
             print(f"  {low:>7,}–{high:<7,} {'█' * round(40 * number / most)} {number:,}")
@@ -156,13 +162,43 @@ def _task_parser(
     command: str, about: str, rest: Sequence[str], optional: bool = False
 ) -> ArgumentParser:
     """Make a parser with the options of the task that ``rest`` names."""
-    name = next((word for word in rest if not word.startswith("-")), None)
+    name = _named(rest)
+    about += "" if name else f" `longlens data {command} NAME --help` lists the options of a task."
     parser = _parser(command, about)
-    parser.add_argument("name", type=str | None, nargs="?" if optional else None, help="the task")
+    which = f"one of {', '.join(TASKS)}, another retrieval-NAME, or what you imported"
+    parser.add_argument("name", type=str | None, nargs="?" if optional else None, help=which)
     known = name is not None and (name in TASKS or name.startswith("retrieval-"))
     if name is not None and known:
         parser.add_class_arguments(find_task(name).options, help=f"options of {name}")
     return parser
+
+
+def _named(rest: Sequence[str]) -> str | None:
+    """Return the first word that is neither an option nor its value."""
+    words = iter(rest)
+    for word in words:
+        if not word.startswith("-"):
+            return word
+        if "=" not in word and word not in ("-h", "--help"):
+            next(words, None)
+    return None
+
+
+def _spelled_out(rest: list[str]) -> list[str]:
+    """Spell options as the parser knows them.
+
+    >>> _spelled_out(["--min-length=5", "--subset", "--from", "a-b"])
+    ['--min_length=5', '--subset', 'true', '--from', 'a-b']
+    """
+    words = []
+    for number, word in enumerate(rest):
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            word = f"--{name.replace('-', '_')}{equals}{value}"
+        words.append(word)
+        if word in FLAGS and rest[number + 1 : number + 2] not in (["true"], ["false"]):
+            words.append("true")
+    return words
 
 
 def _options(values: dict[str, Any], taken: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -196,8 +232,23 @@ def _changed(options: dict[str, Any], rest: Sequence[str]) -> dict[str, Any]:
 
 def _import(rest: Sequence[str]) -> None:
     parser = _parser("import", "Make a task out of your own .npy arrays.")
-    parser.add_argument("name", type=str)
-    parser.add_function_arguments(tasks.import_arrays, skip={"name", "root"})
+    parser.add_argument("name", type=str, help="under which you will load it")
+    arrays = {
+        "tokens": "integers (N, L), floats (N, L) or (N, L, C); with --lengths also all of them "
+        "one after the other; without targets one long stream (total,)",
+        "targets": "classes (N,), or floats (N,), (N, T) or (N, T, D) for the last T positions; "
+        "left out: next-token prediction",
+        "lengths": "(N,) where examples differ in length",
+    }
+    for option, what in arrays.items():
+        kind: Any = str if option == "tokens" else str | None
+        need = {"required": True} if option == "tokens" else {"default": None}
+        parser.add_argument(f"--{option}", type=kind, help=f".npy file: {what}", **need)
+    parser.add_argument("--kind", choices=get_args(Kind), default=None,
+                        help="what the targets are, where their type does not say it")  # fmt: skip
+    parser.add_function_arguments(
+        tasks.import_arrays, as_group=False, skip={"name", "root", "kind", *arrays}
+    )
     values = parser.parse_args(list(rest)).as_dict()
     import_task(values.pop("name"), values.pop("tokens"), values.pop("targets"), **values)
 
@@ -241,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in COMMANDS:
             raise DataError(f"command must be one of {', '.join(COMMANDS)}, got {words[0]!r}")
-        COMMANDS[words[0]](words[1:])
+        COMMANDS[words[0]](_spelled_out(words[1:]))
     except BrokenPipeError:  # the reader (head, less) has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
         return 0

@@ -35,7 +35,16 @@ SHIFTS = 8
 
 @dataclass(frozen=True)
 class AtomicOptions:
-    """Options of an atomic task; ``length`` counts all positions, blanks included."""
+    """Options of an atomic task.
+
+    Args:
+        length: all positions, blanks included.
+        train: examples to make.
+        validation: examples to make.
+        test: examples to make.
+        seed: of everything that is drawn.
+
+    """
 
     length: int = 512
     train: int = 10_000
@@ -55,7 +64,17 @@ class AtomicOptions:
 
 @dataclass(frozen=True)
 class SelectOptions(AtomicOptions):
-    """Options of ``select``: how many values are marked."""
+    """Options of ``select``.
+
+    Args:
+        length: all positions, blanks included.
+        train: examples to make.
+        validation: examples to make.
+        test: examples to make.
+        seed: of everything that is drawn.
+        marked: how many values are marked, and so returned.
+
+    """
 
     marked: int = 32
 

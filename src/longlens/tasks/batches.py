@@ -217,9 +217,9 @@ class _Source:
         return _tensor(rows.take(index))
 
     def rows(self, key: str, index: Index) -> Tensor:
-        """Rows of a per-example array: classes as int64, floats as they are."""
+        """Rows of a per-example array: single integers as int64, everything else as it is."""
         taken = self._take(key, self.split.arrays[key], index)
-        return taken if taken.is_floating_point() else taken.long()
+        return taken if taken.is_floating_point() or taken.dim() > 1 else taken.long()
 
     def inputs(self, index: Index, lengths: Index, padded: int) -> Tensor:
         """Padded inputs (B, L[, C]), or (B, 2, L) for pairs."""

@@ -78,7 +78,7 @@ class Example:
 
     inputs: tuple[Array, ...]
     target: Any
-    extras: dict[str, int] = field(default_factory=dict)
+    extras: dict[str, Any] = field(default_factory=dict)  # numbers; arrays where they have a shape
 
 
 class Split:
@@ -86,7 +86,7 @@ class Split:
 
     Arrays (N examples): fixed length ``inputs`` (N, L[, C]); varying length ``flat`` (total[, C])
     with ``lengths`` (N,); pairs ``pairs`` (N, 2) of rows of the shared documents; next-token
-    ``stream`` (total,). ``targets`` (N,) or (N, T, D). Extras (N,).
+    ``stream`` (total,). ``targets`` (N,) or (N, T, D). Extras (N, …).
     """
 
     def __init__(
@@ -140,7 +140,8 @@ class Split:
         else:
             inputs = (self.sequence(index),)
         target = self.arrays["targets"].slice(index, index + 1)[0]
-        extras = {key: int(self.arrays[key].slice(index, index + 1)[0]) for key in self.spec.extras}
+        rows = {key: self.arrays[key].slice(index, index + 1)[0] for key in self.spec.extras}
+        extras = {key: row if row.ndim else int(row) for key, row in rows.items()}
         return Example(inputs, target, extras)
 
     @property
@@ -154,7 +155,7 @@ class Split:
         return self.arrays["targets"].whole()
 
     def extra(self, name: str) -> Array:
-        """Return one extra value of every example (N,), for example ``operator``."""
+        """Return one extra value of every example (N, …), for example ``operator``."""
         if name not in self.spec.extras:
             raise DataError(f"extra must be one of {list(self.spec.extras)}, got {name!r}")
         return self.arrays[name].whole()

@@ -132,8 +132,15 @@ def locked(path: Path, what: str) -> Iterator[None]:
 
     The lock dies with its process, so a killed run never blocks the next one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = path.open("ab")
+    except OSError as error:
+        raise DataError(
+            f"{path.parent} cannot be written to ({error.strerror}); choose another folder with "
+            "LONGLENS_DATA or --root"
+        ) from None
+    with opened as file:
         if fcntl is not None:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -58,7 +58,8 @@ def label(task: Task, example: Example) -> str:
     else:
         number = int(example.target)
         target = spec.class_names[number] if spec.class_names else str(number)
-    extras = "".join(f", {key} {value}" for key, value in example.extras.items())
+    numbers = {key: value for key, value in example.extras.items() if np.ndim(value) == 0}
+    extras = "".join(f", {key} {value}" for key, value in numbers.items())
     return f"{target}{extras}"
 
 

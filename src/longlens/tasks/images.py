@@ -63,10 +63,16 @@ MNIST = tuple(
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """Options of the image tasks."""
+    """Options of the image tasks.
 
-    validation: int = 5_000  # the last training images, held out
-    subset: bool = False  # accept fewer images than were published (not comparable)
+    Args:
+        validation: the last training images, held out.
+        subset: accept fewer images than were published (not comparable).
+
+    """
+
+    validation: int = 5_000
+    subset: bool = False
 
     def __post_init__(self) -> None:
         if self.validation < 1:
@@ -74,8 +80,30 @@ class ImageOptions:
 
 
 @dataclass(frozen=True)
+class CifarOptions(ImageOptions):
+    """Options of ``image``.
+
+    Args:
+        validation: the last training images, held out.
+        subset: accept fewer images than were published (not comparable).
+        color: keep the colours as well, in ``batch.extras["color"]`` (B, 1024, 3) bytes, for
+            augmentation before the conversion to gray. The inputs are the same gray pixels.
+
+    """
+
+    color: bool = False
+
+
+@dataclass(frozen=True)
 class PermutedOptions(ImageOptions):
-    """Options of ``pmnist``; the permutation is stored with the data."""
+    """Options of ``pmnist``.
+
+    Args:
+        validation: the last training images, held out.
+        subset: accept fewer images than were published (not comparable).
+        permutation_seed: of the pixels' order, which is stored with the data.
+
+    """
 
     permutation_seed: int = 0
 
@@ -83,7 +111,10 @@ class PermutedOptions(ImageOptions):
 def _write(
     job: Job, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], published: tuple[int, int]
 ) -> dict[str, int]:
-    """Hold out validation, write the splits (N, L), return their sizes."""
+    """Hold out validation, write the splits, return their sizes.
+
+    Images are (N, …) gray, or (N, 1024, 3) colours, of which gray ones are made.
+    """
     options: ImageOptions = job.options
     for (images, labels), expected in zip((train, test), published, strict=True):
         if len(images) != len(labels):
@@ -106,12 +137,18 @@ def _write(
     for split, (images, labels) in parts.items():
         for block, start in enumerate(range(0, len(images), BLOCK)):
             rows = slice(start, start + BLOCK)
-            flat = images[rows].reshape(len(images[rows]), -1)
-            job.writer.write_block(split, block, {"inputs": flat, "targets": labels[rows]})
+            part = images[rows]
+            gray = luma(part) if part.shape[-1] == 3 else part.reshape(len(part), -1)
+            arrays = {"inputs": gray, "targets": labels[rows]}
+            if isinstance(options, CifarOptions) and options.color:
+                arrays["color"] = part
+            job.writer.write_block(split, block, arrays)
     return {split: len(labels) for split, (_, labels) in parts.items()}
 
 
-def _spec(side: int, names: tuple[str, ...], image: bool = True) -> Spec:
+def _spec(
+    side: int, names: tuple[str, ...], image: bool = True, extras: tuple[str, ...] = ()
+) -> Spec:
     return Spec(
         kind="classification",
         inputs="tokens",
@@ -121,6 +158,7 @@ def _spec(side: int, names: tuple[str, ...], image: bool = True) -> Spec:
         image=(side, side) if image else None,
         encoding="pixels",
         class_names=names,
+        extras=extras,
     )
 
 
@@ -129,8 +167,7 @@ def _cifar_batch(data: bytes, name: str) -> tuple[Pixels, Pixels]:
     if not data or len(data) % 3073:
         raise DataError(f"{name} has {len(data)} bytes, not a multiple of 3,073: it is truncated")
     rows = np.frombuffer(data, np.uint8).reshape(-1, 3073)
-    colour = rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1)
-    return luma(colour), rows[:, 0].copy()
+    return rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1), rows[:, 0].copy()
 
 
 def load_npy(data: bytes, name: str) -> npt.NDArray[np.generic]:
@@ -145,7 +182,8 @@ def load_npy(data: bytes, name: str) -> npt.NDArray[np.generic]:
 
 
 def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
-    """Gray CIFAR-10 from the official binary batches, or from ``images.npy`` and ``labels.npy``."""
+    """CIFAR-10 in gray from the official binary batches, or from ``images.npy``, ``labels.npy``."""
+    options: CifarOptions = job.options
     batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
     found = job.need_source().collect(*batches, "test_batch.bin", "images.npy", "labels.npy")
     if all(name in found for name in (*batches, "test_batch.bin")):
@@ -154,11 +192,17 @@ def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
         test = _cifar_batch(found["test_batch.bin"], "test_batch.bin")
     elif "images.npy" in found and "labels.npy" in found:
         array = load_npy(found["images.npy"], "images.npy")
-        if array.dtype != np.uint8 or array.shape[1:] != (32, 32):
+        if array.dtype != np.uint8 or array.shape[1:] not in ((32, 32), (32, 32, 3)):
             raise DataError(
-                f"images.npy must be (N, 32, 32) uint8, got {array.dtype} {array.shape}"
+                "images.npy must be uint8, (N, 32, 32) in gray or (N, 32, 32, 3) in colour, got "
+                f"{array.dtype} {array.shape}"
             )
-        pixels = array.astype(np.uint8, copy=False).reshape(-1, 1024)
+        if options.color and array.ndim == 3:
+            raise DataError(
+                f"image: color=True, but images.npy {array.shape} is gray; give the official "
+                "archive, its batches, or images.npy (N, 32, 32, 3)"
+            )
+        pixels = array.astype(np.uint8, copy=False).reshape(-1, 1024, *array.shape[3:])
         classes = load_npy(found["labels.npy"], "labels.npy").astype(np.uint8)
         cut = len(pixels) * 5 // 6  # 50,000 training images, then 10,000 test images
         images, labels, test = pixels[:cut], classes[:cut], (pixels[cut:], classes[cut:])
@@ -168,7 +212,7 @@ def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
             "(cifar-10-binary) nor images.npy with labels.npy"
         )
     sizes = _write(job, (images, labels), test, (50_000, 10_000))
-    return _spec(32, CIFAR_CLASSES), sizes
+    return _spec(32, CIFAR_CLASSES, extras=("color",) if options.color else ()), sizes
 
 
 def read_idx(data: bytes, name: str) -> Pixels:
@@ -205,9 +249,9 @@ def build_mnist(job: Job) -> tuple[Spec, dict[str, int]]:
     return _spec(28, tuple("0123456789"), image=not permuted), sizes
 
 
-def estimate_image(options: ImageOptions) -> int:
+def estimate_image(options: CifarOptions) -> int:
     """Bytes of the result."""
-    return 60_000 * 1025
+    return 60_000 * (4097 if options.color else 1025)
 
 
 def estimate_mnist(options: ImageOptions) -> int:

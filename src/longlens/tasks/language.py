@@ -43,9 +43,14 @@ PART = 5_000_000  # tokens in a block
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """Options of the language-modelling tasks."""
+    """Options of the language-modelling tasks.
 
-    subset: bool = False  # accept another text than the published one; splits are 90/5/5 per cent
+    Args:
+        subset: accept another text than the published one; splits are 90/5/5 per cent.
+
+    """
+
+    subset: bool = False
 
 
 def build_bytes(job: Job) -> tuple[Spec, dict[str, int]]:

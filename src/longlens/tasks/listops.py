@@ -42,12 +42,24 @@ _GIVE_UP = 400  # rounds of candidates without a single new example
 
 @dataclass(frozen=True)
 class ListOpsOptions:
-    """Options of the generator; the defaults are the Long Range Arena's."""
+    """Options of the generator; the defaults are the Long Range Arena's.
+
+    Args:
+        train: examples to make.
+        validation: examples to make.
+        test: examples to make.
+        min_length: an example is kept if it is longer than this …
+        max_length: … and shorter than this.
+        max_depth: of a tree; only digits at the last level.
+        max_args: of an operator, at most; at least two.
+        seed: of everything that is drawn.
+
+    """
 
     train: int = 96_000
     validation: int = 2_000
     test: int = 2_000
-    min_length: int = 500  # kept: min_length < length < max_length
+    min_length: int = 500
     max_length: int = 2_000
     max_depth: int = 10
     max_args: int = 10

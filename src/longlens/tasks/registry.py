@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 
 from longlens.tasks import atomic, images, language, listops, retrieval, text
 from longlens.tasks.build import TaskInfo
@@ -74,7 +75,7 @@ _IMAGE = TaskInfo(
     sizes="45,000 / 5,000 / 10,000",
     source="cifar-10-binary.tar.gz, 170 MB, Toronto",
     licence="for research, none stated",
-    options=images.ImageOptions,
+    options=images.CifarOptions,
     build=images.build_image,
     estimate=images.estimate_image,
     remotes=(images.CIFAR,),
@@ -91,6 +92,7 @@ _PATHFINDER = TaskInfo(
     options=pathfinder.PathfinderOptions,
     build=pathfinder.build,
     estimate=pathfinder.estimate,
+    version=2,
 )
 _SMNIST = TaskInfo(
     name="smnist",
@@ -174,4 +176,8 @@ def find_task(name: str) -> TaskInfo:
         return TASKS[name]
     if name.startswith("retrieval-"):
         return replace(_PEERREAD, name=check_name(name))
-    raise DataError(f"unknown task {name!r}; there are {', '.join(TASKS)}, and what you import")
+    near = get_close_matches(name, TASKS, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise DataError(
+        f"unknown task {name!r}{hint}; there are {', '.join(TASKS)}, and what you import"
+    )

@@ -43,10 +43,16 @@ BYTES_IN_BLOCK = 32_000_000
 
 @dataclass(frozen=True)
 class RetrievalOptions:
-    """Options of ``retrieval``."""
+    """Options of ``retrieval``.
 
-    max_length: int = 4_000  # bytes kept of each document
-    subset: bool = False  # accept fewer pairs than were published (not comparable)
+    Args:
+        max_length: bytes kept of each document.
+        subset: accept fewer pairs than were published (not comparable).
+
+    """
+
+    max_length: int = 4_000
+    subset: bool = False
 
     def __post_init__(self) -> None:
         if self.max_length < 1:
@@ -55,10 +61,18 @@ class RetrievalOptions:
 
 @dataclass(frozen=True)
 class CitationOptions:
-    """Options of ``retrieval-NAME`` (JSON lines and a citation list)."""
+    """Options of ``retrieval-NAME`` (JSON lines and a citation list).
+
+    Args:
+        max_length: bytes kept of each document.
+        validation: share of the documents.
+        test: share of the documents.
+        seed: of the split and of the negative pairs.
+
+    """
 
     max_length: int = 4_000
-    validation: float = 0.15  # share of the documents
+    validation: float = 0.15
     test: float = 0.15
     seed: int = 0
 
@@ -211,7 +225,12 @@ def _read_corpus(job: Job) -> tuple[dict[str, tuple[str, bytes]], list[tuple[str
                     citations.add((citing, cited))
             except (ValueError, KeyError, TypeError):
                 raise DataError(
-                    f"{where}: not a document or a citation of the expected layout"
+                    f"{where}: expected "
+                    + (
+                        "a JSON object with id, title and text"
+                        if name.endswith(".jsonl")
+                        else "two document ids with a tab between them"
+                    )
                 ) from None
     if not documents or not citations:
         raise DataError(

@@ -44,7 +44,7 @@ class Spec:
     )
     encoding: str | None = None  # how `longlens data show` reads tokens: see tasks/decode.py
     class_names: tuple[str, ...] | None = None
-    extras: tuple[str, ...] = ()  # further values kept for each example (ListOps: operator, depth)
+    extras: tuple[str, ...] = ()  # further arrays with a row for each example (ListOps: operator)
     stands_in_for: str | None = None  # set where the data are not the ones that papers report on
 
     def __post_init__(self) -> None:

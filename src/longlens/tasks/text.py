@@ -33,12 +33,20 @@ Review = tuple[bytes, int]
 
 @dataclass(frozen=True)
 class TextOptions:
-    """Options of ``text``."""
+    """Options of ``text``.
+
+    Args:
+        validation: reviews to hold out of train, half of each class.
+        validation_from: "train"; "test" repeats the select-on-test practice, and says so.
+        seed: of the choice of what is held out.
+        subset: accept fewer reviews than were published (not comparable).
+
+    """
 
     validation: int = 2_500
-    validation_from: str = "train"  # "test" repeats the select-on-test practice, and says so
+    validation_from: str = "train"
     seed: int = 0
-    subset: bool = False  # accept fewer reviews than were published (not comparable)
+    subset: bool = False
 
     def __post_init__(self) -> None:
         if self.validation_from not in ("train", "test"):
@@ -101,6 +109,11 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
     """Write the three splits from aclImdb's folders or archive, or from JSON lines."""
     options: TextOptions = job.options
     reviews = _read(job)
+    if not any(reviews.values()):
+        raise DataError(
+            f"{job.need_source().path} holds neither aclImdb's train/pos/*.txt … nor train.jsonl "
+            "and test.jsonl with label and text"
+        )
     for split, rows in reviews.items():
         if len(rows) != PUBLISHED and not options.subset:
             raise DataError(

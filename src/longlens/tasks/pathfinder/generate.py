@@ -20,24 +20,34 @@ from longlens.tasks.pathfinder.draw import (
 )
 from longlens.tasks.pathfinder.grow import Floats, grow
 from longlens.tasks.pathfinder.lra_images import build_from_lra
-from longlens.tasks.pathfinder.markers import CUES, choose
+from longlens.tasks.pathfinder.markers import choose
 from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH, Parameters, parameters
 from longlens.tasks.spec import SPLITS, Spec
 
 _CANDIDATES = {32: 2048, 64: 512, 128: 256, 256: 128}
-BLOCKS = {32: 2000, 64: 1000, 128: 500, 256: 125}  # images in a block, by size
+BLOCKS = {32: 2000, 64: 2000, 128: 2000, 256: 1000}  # images in a block, by size
 
 
 @dataclass(frozen=True)
 class PathfinderOptions:
-    """Options of Pathfinder; ``origin="lra"`` reads the Long Range Arena's own images (--from)."""
+    """Options of Pathfinder.
+
+    Args:
+        size: of the images, which are square: 32, 64, 128 or 256.
+        difficulty: easy, intermediate or hard: contours of 6, 9 or 14 dashes.
+        images: in all; split 80/10/10.
+        seed: of everything that is drawn.
+        origin: "generated", or "lra" for the Long Range Arena's own images (with --from).
+        subset: with origin "lra", accept fewer images than were published.
+
+    """
 
     size: int = 32
-    difficulty: str = "hard"  # easy, intermediate, hard
-    images: int = 200_000  # split 80/10/10
+    difficulty: str = "hard"
+    images: int = 200_000
     seed: int = 0
     origin: str = "generated"
-    subset: bool = False  # origin="lra": accept fewer images than were published
+    subset: bool = False
 
     def __post_init__(self) -> None:
         parameters(self.size, self.difficulty)
@@ -51,7 +61,7 @@ class PathfinderOptions:
 
 @dataclass(frozen=True)
 class PathXOptions(PathfinderOptions):
-    """Options of Path-X: Pathfinder at 128 × 128; 64 and 256 by option."""
+    """Options of Path-X; all but the size are Pathfinder's."""
 
     size: int = 128
 
@@ -63,33 +73,30 @@ def make_images(
 
     Both long contours are in every picture and grow from neighbouring seeds, and all four tips have
     room for a marker whether or not they get one. Labels are coins, thrown in pairs;
-    ``markers.py`` sees to it that marker distance and positions do not depend on them.
+    ``markers.py`` sees to it that where the markers are does not depend on them.
 
     >>> images, labels, markers = make_images(parameters(32), generator(0), 5)
     >>> images.shape, images.dtype, labels.shape, markers.shape
     ((5, 1024), dtype('uint8'), (5,), (5, 2, 2))
     """
-    parts: list[tuple[Images, npt.NDArray[np.uint8], Floats]] = []
-    missing, balance = count, np.zeros(CUES)
+    pictures: list[Images] = []
+    tips: list[Floats] = []
+    missing = count
     coin = rng.integers(0, 2, (count + 1) // 2)  # one of every two images: classes stay even
-    labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)
+    labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)[:count].astype(np.uint8)
     while missing:
         candidates = min(_CANDIDATES[p.size], 32 + 3 * missing)  # about one in three is used
         scene = grow(p, rng, candidates)
         images, number, whole = draw_dashes(p, scene)
         claim_tips(p, number, scene.tips)
         good = np.flatnonzero(whole & contours_apart(p, number))[:missing]
-        label = labels[count - missing : count - missing + len(good)]
-        markers, balance = choose(scene.tips[good], label, p.size, balance)
-        chosen = images[good]
-        draw_markers(p, chosen, markers)
-        parts.append((chosen, label.astype(np.uint8), markers))
+        pictures.append(images[good])
+        tips.append(scene.tips[good])
         missing -= len(good)
-    return (
-        np.concatenate([part[0] for part in parts]),
-        np.concatenate([part[1] for part in parts]),
-        np.concatenate([part[2] for part in parts]),
-    )
+    images = np.concatenate(pictures)
+    markers = choose(np.concatenate(tips), labels, p.size)
+    draw_markers(p, images, markers)
+    return images, labels, markers
 
 
 def make_block(
