@@ -1,12 +1,14 @@
 """The parts of the loop on their own: weights at rest, objectives, optimiser, budgets."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from longlens.training import budget
+from longlens.training.evaluate import _add_groups
 from longlens.training.examples import Examples, fill_rows, next_tokens
 from longlens.training.faults import largest_that_fits
 from longlens.training.objective import Objective
@@ -228,3 +230,13 @@ def test_the_name_depends_on_what_is_computed_alone():
     )
     assert options.default_name() != TrainOptions(steps=6).default_name()
     assert options.default_name().startswith("listops-las-0-")
+
+
+def test_accuracy_by_group_leaves_arrays_out():
+    """An extra that is a number for each example makes groups; one that is an array does not."""
+    extras = {"operator": torch.tensor([0, 1, 1]), "color": torch.zeros(3, 4, 3, dtype=torch.uint8)}
+    batch = SimpleNamespace(targets=torch.tensor([0, 1, 0]), extras=extras)
+    tables: dict[str, torch.Tensor] = {}
+    _add_groups(tables, torch.eye(2)[[0, 1, 1]], batch)
+    assert list(tables) == ["operator"]
+    assert tables["operator"][:, :2].tolist() == [[1.0, 1.0], [1.0, 2.0]]  # right, seen

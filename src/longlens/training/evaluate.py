@@ -75,6 +75,8 @@ def _outputs(engine: Engine, examples: Examples, rows: int) -> Tensor:
 def _add_groups(tables: dict[str, Tensor], outputs: Tensor, batch: Batch) -> None:
     right = (outputs.argmax(-1) == batch.targets).double()
     for name, values in batch.extras.items():
+        if values.dim() > 1:  # an array for each example (an image's colours) is no group
+            continue
         chosen = F.one_hot(values.clamp(0, MOST_VALUES - 1), MOST_VALUES).double()
         table = tables.setdefault(name, chosen.new_zeros(2, MOST_VALUES))
         table += torch.stack([right @ chosen, chosen.sum(0)])
