@@ -10,9 +10,13 @@ marked that makes the markers of both labels alike as a whole.
 How unlike two sets of marker pairs are is measured by a kernel (the maximum mean discrepancy of
 Gretton et al. 2012): the mean likeness of pairs inside the sets, less that between them. With the
 kernel used here it is zero only for equal distributions, so no statistic of the geometry is left
-out, linear or not. ``choose`` starts from any choice and changes, one image at a time, the one that
-lowers it the most, until none does. Likeness is rounded to integers: sums are exact, so the choice
-does not depend on the order in which a machine adds.
+out, linear or not. That it can reach zero
+is not said: where contours end near their own seed (easy sets, 64 × 64) two pairs are too few to
+choose from; docs/tasks.md has the numbers.
+
+``choose`` starts from any choice and changes, one image at a time, the one that lowers it the most,
+until none does. Likeness is rounded to integers: sums are exact, so the choice does not depend on
+the order in which a machine adds.
 """
 
 from __future__ import annotations
