@@ -96,7 +96,8 @@ def test_followed_operators_are_those_on_the_input():
     assert counter.followed_calls.total() == 2 and counter.calls.total() == 4
 
 
-def test_table_on_the_command_line(capsys):
+def test_table_on_the_command_line(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["s4d", "lstm", "--dim", "16"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:4] == ["key", "cost", "direction", "step"]

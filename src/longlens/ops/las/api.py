@@ -180,7 +180,7 @@ def explain(
     >>> q = torch.randn(1, 2, 100, 16)
     >>> print(explain(q, q, q, alpha=torch.tensor([0.0, 0.01])))
     sdpa/folded
-      - causal decay with α·L <= 60, in range: one SDPA call
+      - causal decay with α·L <= 72, in range: one SDPA call
     """
     call = make_call(query, key, value, **options)
     decision = _decide(call, impl)
