@@ -5,7 +5,8 @@ log-sum-exp of each. In the backward pass every part takes the *merged* output a
 its own operator then returns its exact share of the gradients.
 
 A part covers the rows  base + g·period + first + [0, n)  for g = 0 … G-1, so one call serves many
-equal blocks. Its tensors have shape (B, H, G, n, ·), and there are three kinds:
+equal blocks; a flipped one takes and returns them last row first. Its tensors have shape
+(B, H, G, n, ·), and there are three kinds:
 
 - FLASH: query, key, value [, mask]: one fused call
 - TILE: query, key, value, decay (H, n, n) [, mask]: small square blocks with explicit scores
@@ -35,6 +36,7 @@ class Part(NamedTuple):
     first: int
     causal: bool
     masked: bool  # a key mask (B, G, keys) follows the other tensors
+    flipped: bool  # its tensors run backwards along the sequence
     scale: float
 
     @property
@@ -197,8 +199,9 @@ def _split(layout: list[int], scales: list[float], tensors: list[Tensor]) -> Any
     """Pair parts with their tensors. Operators take flat lists, so parts travel as numbers."""
     start = 0
     for index, scale in enumerate(scales):
-        kind, base, period, first, causal, masked = layout[6 * index : 6 * index + 6]
-        part = Part(kind, base, period, first, bool(causal), bool(masked), scale)
+        kind, base, period, first, *flags = layout[7 * index : 7 * index + 7]
+        causal, masked, flipped = map(bool, flags)
+        part = Part(kind, base, period, first, causal, masked, flipped, scale)
         yield part, tensors[start : start + part.tensors]
         start += part.tensors
 
@@ -219,6 +222,8 @@ def _merged_attention(
     lse = v.new_full((B, H, rows), float("-inf"), dtype=wide)
     for part, own in parts:
         part_out, part_lse = _part_forward(part, own)
+        if part.flipped:
+            part_out, part_lse = part_out.flip(3), part_lse.flip(3)
         groups, n = part_lse.shape[2:]
         out_rows, lse_rows = _rows(out, part, groups, n), _rows(lse, part, groups, n)
         merged = torch.logaddexp(lse_rows, part_lse)
@@ -255,6 +260,8 @@ def _merged_attention_backward(
     for part, own in _split(layout, scales, tensors):
         groups, n = (own[0].shape[2], own[0].shape[3])
         rows = [_rows(t, part, groups, n) for t in (grad, out, lse, delta)]
+        if part.flipped:
+            rows = [t.flip(3) for t in rows]
         found = _part_backward(part, own, *rows)
         grads += [g.contiguous() for g in found]
     return grads
@@ -302,7 +309,7 @@ Items = list[tuple[Part, list[Tensor]]]
 
 def _flat(parts: Items) -> tuple[list[Tensor], list[int], list[float]]:
     tensors = [t for _, own in parts for t in own]
-    return tensors, [int(x) for p, _ in parts for x in p[:6]], [p.scale for p, _ in parts]
+    return tensors, [int(x) for p, _ in parts for x in p[:7]], [p.scale for p, _ in parts]
 
 
 def merged_attention(parts: Items, rows: int) -> Tensor:

@@ -10,6 +10,7 @@ small enough to hold their scores explicitly.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,13 +68,14 @@ class Parts:
         first: int = 0,
         causal: bool = False,
         mask: Tensor | None = None,
+        flipped: bool = False,
         scale: float | None = None,
     ) -> None:
         """Append a part whose tensors are (B, H, G, n, ·); its mask is (B, G, keys)."""
         groups, n = tensors[0].shape[2:4]
         period = period or n
         part = Part(
-            kind, base, period, first, causal, mask is not None,
+            kind, base, period, first, causal, mask is not None, flipped,
             self.scale if scale is None else scale,
         )  # fmt: skip
         self.items.append((part, tensors if mask is None else [*tensors, mask]))
@@ -141,6 +143,9 @@ class Parts:
     ) -> None:
         """As many queries as keys; row i lies `lag` ahead of key i, and sees j <= i if causal."""
         n = q.shape[2]
+        if not causal and self._folds(n, q.dtype):
+            self._triangles(q, k, v, row=row, key=key)
+            return
         size, explicit = self._diagonal_size(n, q.dtype, causal)
         levels = max(0, math.ceil(math.log2(n / size)))
         size = -(-n // 2**levels)
@@ -182,6 +187,27 @@ class Parts:
                     down, up + 1, base=row, period=2 * half,
                 )  # fmt: skip
 
+    def _folds(self, n: int, dtype: torch.dtype) -> bool:
+        """Whether a causal square of n positions folds about its middle."""
+        if self.alpha is None or self.alpha_max is None:
+            return False
+        return self.alpha_max * n <= FOLD_RANGE[dtype]
+
+    def _triangles(self, q: Tensor, k: Tensor, v: Tensor, *, row: int, key: int) -> None:
+        """A two-sided square in range: up to the diagonal, and beyond it seen backwards.
+
+        Read from its end, the strict upper triangle is causal again: row i' of the flipped queries
+        0 … n-2 sees the flipped keys n-1 … 1 up to j' = i', at distances i' + 1 - j'.
+        """
+        n = q.shape[2]
+        mask = self._mask(key, n)
+        fold: dict[str, Any] = dict(row=row, causal=True, explicit=False)
+        self._diagonal(q[:, :, None], k[:, :, None], v[:, :, None], mask, lag=0, **fold)
+        if n > 1:
+            qf, kf, vf = (t.flip(2)[:, :, None] for t in (q[:, :, :-1], k[:, :, 1:], v[:, :, 1:]))
+            mf = None if mask is None else mask[:, :, 1:].flip(2)
+            self._diagonal(qf, kf, vf, mf, lag=1, flipped=True, **fold)
+
     def _diagonal_size(self, n: int, dtype: torch.dtype, causal: bool) -> tuple[int, bool]:
         """The largest diagonal block, and whether its scores must be explicit."""
         if self.alpha is None:
@@ -194,14 +220,16 @@ class Parts:
 
     def _diagonal(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, row: int, lag: int,
-        causal: bool, explicit: bool,
+        causal: bool, explicit: bool, flipped: bool = False,
     ) -> None:  # fmt: skip
         if self.alpha is None:
             self._add(FLASH, [q, k, v], base=row, causal=True, mask=mask)
         elif not explicit:
             assert self.alpha_max is not None
             q, k, scale = fold_square(q, k, self.alpha, self.alpha_max, self.scale, lag)
-            self._add(FLASH, [q, k, v], base=row, causal=True, mask=mask, scale=scale)
+            self._add(
+                FLASH, [q, k, v], base=row, causal=True, mask=mask, scale=scale, flipped=flipped
+            )
         else:
             i = torch.arange(q.shape[3], device=q.device)
             distance = (i[:, None] + lag - i).abs().flatten()

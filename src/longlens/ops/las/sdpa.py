@@ -62,7 +62,7 @@ def choose_route(
     if not has_alpha and not is_causal:
         return "plain", "no decay: SDPA on pooled values"
     if not is_causal:
-        return "merged", "two-sided decay: diagonal tiles and folded blocks, merged"
+        return "merged", "two-sided decay: folded triangles or blocks, merged"
     if banded:
         return "merged", f"masked smoothing: complete windows and a band of {window // 2}, merged"
     if has_mask:
