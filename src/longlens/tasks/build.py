@@ -101,6 +101,11 @@ class TaskInfo:
     remotes: tuple[Remote, ...] = ()
     needs_source: bool = False
     version: int = 1  # of the builder; raised when the same options give other data
+    newer: Callable[[Any], int] | None = None  # what to add to it, where only some options do
+
+    def version_of(self, options: Any) -> int:
+        """Version of the builder for data made with ``options``."""
+        return self.version + (self.newer(options) if self.newer else 0)
 
 
 def make_options(info: TaskInfo, values: dict[str, Any]) -> Any:
@@ -113,7 +118,7 @@ def make_options(info: TaskInfo, values: dict[str, Any]) -> Any:
 
 def find_folder(info: TaskInfo, root: str | Path | None, options: Any) -> Path:
     """Folder where the task made with ``options`` is, or would be."""
-    return dataset_folder(root, info.name, info.version, asdict(options))
+    return dataset_folder(root, info.name, info.version_of(options), asdict(options))
 
 
 def _resolve_source(
@@ -163,7 +168,9 @@ def prepare_task(
         check_space(folder, int(1.05 * info.estimate(options)), f"preparing {info.name}")
         subset = bool(values.get("subset", False))
         opened = _resolve_source(info, root, source, mirror, not subset, quiet)
-        writer = Writer(folder, info.name, info.version, values, fresh=opened is not None)
+        writer = Writer(
+            folder, info.name, info.version_of(options), values, fresh=opened is not None
+        )
         try:
             job = Job(info.name, options, writer, opened, workers, quiet)
             with damage_named(opened.path if opened else folder):  # found while a file is read

@@ -93,6 +93,7 @@ _PATHFINDER = TaskInfo(
     build=pathfinder.build,
     estimate=pathfinder.estimate,
     version=2,
+    newer=pathfinder.newer,
 )
 _SMNIST = TaskInfo(
     name="smnist",

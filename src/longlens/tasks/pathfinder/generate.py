@@ -18,13 +18,22 @@ from longlens.tasks.pathfinder.draw import (
     draw_dashes,
     draw_markers,
 )
-from longlens.tasks.pathfinder.grow import Floats, grow
+from longlens.tasks.pathfinder.grow import (
+    Bools,
+    Floats,
+    Scene,
+    add_distractors,
+    grow_contours,
+    join,
+)
 from longlens.tasks.pathfinder.lra_images import build_from_lra
-from longlens.tasks.pathfinder.markers import choose
+from longlens.tasks.pathfinder.markers import TOGETHER, Choice, choose
 from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH, Parameters, parameters
 from longlens.tasks.spec import SPLITS, Spec
 
 _CANDIDATES = {32: 2048, 64: 512, 128: 256, 256: 128}
+GROWN_AT_ONCE = 1024  # long contours, where more are made than are used
+SPARE = 64  # scenes more, so that a handful of images finds good ones too
 BLOCKS = {32: 2000, 64: 2000, 128: 2000, 256: 1000}  # images in a block, by size
 
 
@@ -66,6 +75,60 @@ class PathXOptions(PathfinderOptions):
     size: int = 128
 
 
+def _finish(p: Parameters, rng: np.random.Generator, scene: Scene) -> tuple[Images, Bools]:
+    """Add distractors and draw all but the markers: images (N, S·S), and which are good (N,)."""
+    scene, good = add_distractors(p, rng, scene)
+    images, number, whole = draw_dashes(p, scene)
+    claim_tips(p, number, scene.tips)
+    return images, good & whole & contours_apart(p, number)
+
+
+def _all_used(
+    p: Parameters, rng: np.random.Generator, labels: npt.NDArray[np.uint8]
+) -> tuple[Images, Floats]:
+    """Images without their markers, and the markers: every good scene is used."""
+    pictures: list[Images] = []
+    tips: list[Floats] = []
+    missing = len(labels)
+    while missing:
+        candidates = min(_CANDIDATES[p.size], 32 + 3 * missing)  # about one in three is used
+        scene = grow_contours(p, rng, candidates)
+        images, usable = _finish(p, rng, scene)
+        good = np.flatnonzero(usable)[:missing]
+        pictures.append(images[good])
+        tips.append(scene.tips[good])
+        missing -= len(good)
+    return np.concatenate(pictures), choose(np.concatenate(tips), labels, p.size, p.scale)
+
+
+def _best_used(
+    p: Parameters, rng: np.random.Generator, labels: npt.NDArray[np.uint8]
+) -> tuple[Images, Floats]:
+    """Images without their markers, and the markers: chosen among ``p.scenes`` times as many.
+
+    Contours cost little, distractors and drawing much, so only what is chosen is drawn. A scene
+    that turns out bad, whatever its markers, is dropped and the choice goes on without it.
+    """
+    wanted = p.scenes * len(labels) + SPARE
+    grown: list[Scene] = []
+    while (missing := wanted - sum(len(scene.tips) for scene in grown)) > 0:
+        grown.append(grow_contours(p, rng, min(GROWN_AT_ONCE, 32 + 4 * missing)))
+    scenes = join(grown).pick(np.arange(wanted))
+    choice = Choice(scenes.tips, labels, p.size, p.scale)
+    pictures: dict[int, npt.NDArray[np.uint8]] = {}
+    while True:
+        choice.search()
+        new = np.array([scene for scene in choice.scenes() if scene not in pictures], np.int64)
+        if not len(new):
+            break
+        for start in range(0, len(new), _CANDIDATES[p.size]):
+            part = new[start : start + _CANDIDATES[p.size]]
+            images, good = _finish(p, rng, scenes.pick(part))
+            pictures.update(zip(part[good].tolist(), images[good], strict=True))
+            choice.drop(part[~good])
+    return np.stack([pictures[scene] for scene in choice.scenes()]), choice.markers()
+
+
 def make_images(
     p: Parameters, rng: np.random.Generator, count: int
 ) -> tuple[Images, npt.NDArray[np.uint8], Floats]:
@@ -79,22 +142,12 @@ def make_images(
     >>> images.shape, images.dtype, labels.shape, markers.shape
     ((5, 1024), dtype('uint8'), (5,), (5, 2, 2))
     """
-    pictures: list[Images] = []
-    tips: list[Floats] = []
-    missing = count
     coin = rng.integers(0, 2, (count + 1) // 2)  # one of every two images: classes stay even
     labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)[:count].astype(np.uint8)
-    while missing:
-        candidates = min(_CANDIDATES[p.size], 32 + 3 * missing)  # about one in three is used
-        scene = grow(p, rng, candidates)
-        images, number, whole = draw_dashes(p, scene)
-        claim_tips(p, number, scene.tips)
-        good = np.flatnonzero(whole & contours_apart(p, number))[:missing]
-        pictures.append(images[good])
-        tips.append(scene.tips[good])
-        missing -= len(good)
-    images = np.concatenate(pictures)
-    markers = choose(np.concatenate(tips), labels, p.size)
+    used = _all_used if p.scenes == 1 else _best_used
+    together = [labels[start : start + TOGETHER] for start in range(0, count, TOGETHER)]
+    parts = [used(p, rng, part) for part in together]
+    images, markers = (np.concatenate(column) for column in zip(*parts, strict=True))
     draw_markers(p, images, markers)
     return images, labels, markers
 
@@ -142,6 +195,12 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
 def estimate(options: PathfinderOptions) -> int:
     """Bytes of the result."""
     return options.images * (options.size**2 + 1)
+
+
+def newer(options: PathfinderOptions) -> int:
+    """Return 1 for sets chosen among more scenes, which version 2 did not do; 0 for the others."""
+    chosen = parameters(options.size, options.difficulty).scenes > 1
+    return int(chosen and options.origin == "generated")
 
 
 DIFFICULTIES = tuple(CONTOUR_LENGTH)

@@ -36,16 +36,19 @@ class Scene:
     ``tails``, ``headings``: (N, K, 2) and (N, K), where each paddle begins and points.
     ``contour``: (K,) number of the contour that a paddle belongs to; 1 and 2 are the long ones.
     ``tips``: (N, 2, 2, 2) for the long contours their first and last tip.
+    ``margin``: (N,) gap between two paddles of a contour.
     """
 
     tails: Floats
     headings: Floats
     contour: npt.NDArray[np.uint8]
     tips: Floats
+    margin: Floats
 
     def pick(self, index: npt.NDArray[np.int64] | Bools) -> Scene:
         """Only the images ``index``."""
-        return Scene(self.tails[index], self.headings[index], self.contour, self.tips[index])
+        tails, headings = self.tails[index], self.headings[index]
+        return Scene(tails, headings, self.contour, self.tips[index], self.margin[index])
 
 
 def _direction(heading: Floats) -> Floats:
@@ -213,8 +216,17 @@ class _Pairs:
         return np.asarray(clear)
 
 
-def grow(p: Parameters, rng: np.random.Generator, count: int) -> Scene:
-    """Grow ``count`` candidate images; return those that succeeded."""
+def join(scenes: list[Scene]) -> Scene:
+    """All images of scenes with the same number of paddles."""
+    tails, headings, tips, margin = (
+        np.concatenate([getattr(scene, name) for scene in scenes])
+        for name in ("tails", "headings", "tips", "margin")
+    )
+    return Scene(tails, headings, scenes[0].contour, tips, margin)
+
+
+def grow_contours(p: Parameters, rng: np.random.Generator, count: int) -> Scene:
+    """Grow the two long contours of ``count`` candidate images; return those that succeeded."""
     pairs = _Pairs(p, rng, count)
     for _ in range(8 * pairs.total):
         if (pairs.next == pairs.total).all():
@@ -224,13 +236,13 @@ def grow(p: Parameters, rng: np.random.Generator, count: int) -> Scene:
     pairs.keep(pairs.next == pairs.total)
     pairs.keep(pairs.clear())
     order = np.r_[0 : pairs.total : 2, 1 : pairs.total : 2]
-    scene = Scene(
+    return Scene(
         pairs.tails[:, order],
         pairs.headings[:, order],
         np.repeat([1, 2], p.contour_length).astype(np.uint8),
         pairs.tips(),
+        pairs.margin,
     )
-    return _add_distractors(p, rng, scene, pairs.margin)
 
 
 class _Ground:
@@ -270,13 +282,11 @@ class _Ground:
         return ((corner + rng.random(corner.shape)) / self.scale).astype(np.float32)
 
 
-def _add_distractors(
-    p: Parameters, rng: np.random.Generator, scene: Scene, margin: Floats
-) -> Scene:
-    """Add as many distractors as fit, up to the published number; an image with none is dropped."""
+def add_distractors(p: Parameters, rng: np.random.Generator, scene: Scene) -> tuple[Scene, Bools]:
+    """Add as many distractors as fit, up to the published number; say where any did, (N,)."""
     count = len(scene.tips)
     if not count:
-        return scene
+        return scene, np.zeros(0, bool)
     ground = _Ground(count, p)
     ground.take(scene.tips.reshape(count, 4, 2), p.tip_clearance)
     ground.take(
@@ -284,7 +294,7 @@ def _add_distractors(
     )
     tails, headings = [scene.tails], [scene.headings]
     placed = np.zeros(count, np.int64)
-    margins = np.repeat(margin, DISTRACTOR_TRIES)
+    margins = np.repeat(scene.margin, DISTRACTOR_TRIES)
     for _ in range(p.distractors):
         tail = [ground.places(rng, DISTRACTOR_TRIES)]
         heading = [rng.uniform(0, 2 * np.pi, len(margins)).astype(np.float32)]
@@ -310,9 +320,11 @@ def _add_distractors(
         headings.append(new_headings)
         placed += fits
     numbers = np.repeat(np.arange(3, 3 + p.distractors), p.distractor_length).astype(np.uint8)
-    return Scene(
+    full = Scene(
         np.concatenate(tails, axis=1),
         np.concatenate(headings, axis=1),
         np.concatenate([scene.contour, numbers]),
         scene.tips,
-    ).pick(placed > 0)
+        scene.margin,
+    )
+    return full, placed > 0

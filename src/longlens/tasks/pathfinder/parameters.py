@@ -34,6 +34,8 @@ class Parameters:
     contrast: float
     link: float  # dashes nearer than this in the image belong together
     clearance: float  # between centre lines of different contours while growing
+    scenes: int  # grown for each image, to choose from; with 1, every scene is used
+    scale: float  # of the image's width: marker pairs much nearer than this are alike
 
     @property
     def tip_clearance(self) -> float:
@@ -47,6 +49,15 @@ _BY_SIZE = {
     64: (1.0, (1.0,), 12.0, 2.5, 5.0, 1.0, 1.8, 0.8, 2.25, 3.75, 22),
     128: (1.0, (2.0, 3.0), 20.0, 3.0, 5.0, 1.5, 1.8, 0.9, 4.25, 6.5, 35),
     256: (22.0, (3.0,), 27.0, 5.0, 5.0, 2.0, 1.8, 1.0, 4.25, 7.0, 30),
+}
+
+# Contours that end near their own seed need more scenes to choose from, and markers that all lie
+# about as far apart are compared on a finer scale; both found by the probes of docs/tasks.md.
+_CHOICE = {
+    32: {"easy": (2, 0.025), "intermediate": (1, 0.05), "hard": (1, 0.05)},
+    64: {"easy": (8, 0.025), "intermediate": (4, 0.025), "hard": (2, 0.025)},
+    128: {"easy": (4, 0.0125), "intermediate": (4, 0.025), "hard": (1, 0.05)},
+    256: {"easy": (8, 0.0125), "intermediate": (4, 0.025), "hard": (2, 0.025)},
 }
 
 
@@ -64,6 +75,7 @@ def parameters(size: int, difficulty: str = "hard") -> Parameters:
         _BY_SIZE[size]
     )
     contour = CONTOUR_LENGTH[difficulty]
+    scenes, scale = _CHOICE[size][difficulty]
     return Parameters(
         size=size,
         contour_length=contour,
@@ -79,4 +91,6 @@ def parameters(size: int, difficulty: str = "hard") -> Parameters:
         contrast=contrast,
         link=link,
         clearance=clear,
+        scenes=scenes,
+        scale=scale,
     )
