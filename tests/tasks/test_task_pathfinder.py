@@ -189,8 +189,8 @@ def test_markers_are_one_seed_and_one_far_end_as_the_label_says():
 
 
 def test_more_scenes_hide_a_cue_that_two_pairs_cannot():
-    """2,000 images for testing: a standard deviation is 1.1 points, the bound four of them."""
-    blocks, count, factor = 4, 1_000, 4
+    """1,000 images for testing: a standard deviation is 1.6 points, the bound four of them."""
+    blocks, count, factor = 4, 500, 4
     rng = np.random.default_rng(8)
     marked, labels = {1: [], factor: []}, coins(blocks * count, 9)
     for block in labels.reshape(blocks, count):
@@ -205,7 +205,7 @@ def test_more_scenes_hide_a_cue_that_two_pairs_cannot():
     ink = rng.integers(0, 256, (len(labels), 9))  # tells nothing
     seen, hidden = (probe(32, ink, np.concatenate(marked[k]), labels) for k in (1, factor))
     assert min(seen.values()) > 0.6, seen
-    assert max(abs(accuracy - 0.5) for accuracy in hidden.values()) < 0.045, hidden
+    assert max(abs(accuracy - 0.5) for accuracy in hidden.values()) < 0.064, hidden
 
 
 def test_a_dropped_scene_is_replaced_by_one_of_its_label():
@@ -241,7 +241,8 @@ def test_trivial_cues_do_not_give_the_label_away(size, difficulty):
     """12,000 images, half of them test the probes: a standard deviation is 0.65 points.
 
     The logistic regression has to stay within 2 points, about three deviations. The worst of three
-    non-linear probes has to stay within 4: what the choice leaves (up to 2) and three deviations.
+    non-linear probes has to stay within 5.5: what the choice leaves (3.6 at most, 64 easy) and
+    three deviations.
     """
     p, block = parameters(size, difficulty), 1000 if size == 256 else 2000
     parts = [make_images(p, generator(4, number), block) for number in range(12_000 // block)]
@@ -249,7 +250,7 @@ def test_trivial_cues_do_not_give_the_label_away(size, difficulty):
     accuracies = probe(size, images, markers.astype(np.float64), labels)
     print(size, difficulty, accuracies)
     assert abs(accuracies.pop("linear") - 0.5) < 0.02, accuracies
-    assert max(abs(accuracy - 0.5) for accuracy in accuracies.values()) < 0.04, accuracies
+    assert max(abs(accuracy - 0.5) for accuracy in accuracies.values()) < 0.055, accuracies
 
 
 @pytest.mark.slow

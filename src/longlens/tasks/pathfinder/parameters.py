@@ -57,7 +57,7 @@ _CHOICE = {
     32: {"easy": (2, 0.025), "intermediate": (1, 0.05), "hard": (1, 0.05)},
     64: {"easy": (8, 0.025), "intermediate": (4, 0.025), "hard": (2, 0.025)},
     128: {"easy": (4, 0.0125), "intermediate": (4, 0.025), "hard": (1, 0.05)},
-    256: {"easy": (8, 0.0125), "intermediate": (4, 0.025), "hard": (2, 0.025)},
+    256: {"easy": (8, 0.0125), "intermediate": (4, 0.05), "hard": (2, 0.025)},
 }
 
 
