@@ -118,11 +118,12 @@ def test_exports():
     torch.testing.assert_close(exported.module()(x), mixer(x))
 
 
-def test_the_merged_operator_is_registered_properly():
+@pytest.mark.parametrize("flipped", [0, 1])
+def test_the_merged_operator_is_registered_properly(flipped):
     from longlens.ops.las import flash
 
     q, k, v = (torch.randn(1, 2, 3, 8, 4, requires_grad=True) for _ in range(3))
-    layout = [flash.FLASH, 0, 8, 0, 1, 0]
+    layout = [flash.FLASH, 0, 8, 0, 1, 0, flipped]
     torch.library.opcheck(
         torch.ops.longlens.merged_attention.default, ([q, k, v], layout, [0.5], 24)
     )
