@@ -21,23 +21,17 @@ from torch import Tensor, nn
 
 from longlens.layers.base import (
     Aspects,
-    Mixer,
     OutputMix,
-    State,
     as_complex,
     as_pairs,
     as_parameter,
     check_positive,
-    check_step,
     special,
-    zero_padding,
 )
-from longlens.layers.s5 import complex_linear, real_readout
-from longlens.ops.numerics import full_precision, no_autocast
-from longlens.ops.scan import diagonal_scan
+from longlens.layers.diagonal import DiagonalRecurrence
 
 
-class LRU(Mixer):
+class LRU(DiagonalRecurrence):
     """Linear recurrent unit.
 
     Args:
@@ -53,7 +47,6 @@ class LRU(Mixer):
     torch.Size([2, 10, 8])
     """
 
-    cost = "L"
     aspects = Aspects(special_init=True, stable=True, normalized=True)
     optim_hints = special("log_rate", "log_phase", "log_gamma")
 
@@ -90,30 +83,7 @@ class LRU(Mixer):
         ratio = torch.exp(torch.complex(-torch.exp(self.log_rate), torch.exp(self.log_phase)))
         return ratio, torch.exp(self.log_gamma)[:, None] * as_complex(self.b), as_complex(self.c)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
-        x = zero_padding(x, mask)
-        with no_autocast(x):
-            ratio, b, c = self.discrete()
-            drive = complex_linear(full_precision(x), b)
-            y = real_readout(diagonal_scan(ratio, drive), c[0])
-            if not self.causal:
-                back = diagonal_scan(ratio, drive.flip(1)).flip(1)
-                y = y + real_readout(back, c[1])
-        out: Tensor = self.mix(y.to(x.dtype) + self.skip.to(x.dtype) * x)
+    def activate(self, y: Tensor) -> Tensor:
+        """The output mix: (..., D) -> (..., D)."""
+        out: Tensor = self.mix(y)
         return out
-
-    def initial_state(self, batch_size: int) -> State:
-        """The state before the first step: ((B, N) complex zeros,)."""
-        check_step(self)
-        return (as_complex(self.b).new_zeros(batch_size, self.b.shape[0]),)
-
-    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One step: x (B, D) -> y (B, D)."""
-        check_step(self)
-        state = self.initial_state(x.shape[0]) if state is None else state
-        with no_autocast(x):
-            ratio, b, c = self.discrete()
-            h = ratio * state[0] + complex_linear(full_precision(x), b)
-            y = real_readout(h, c[0])
-        return self.mix(y.to(x.dtype) + self.skip.to(x.dtype) * x), (h,)

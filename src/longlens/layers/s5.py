@@ -21,34 +21,18 @@ from torch import Tensor, nn
 
 from longlens.layers.base import (
     Aspects,
-    Mixer,
-    State,
     as_complex,
     as_pairs,
     as_parameter,
     check_divides,
     check_positive,
-    check_step,
     special,
-    zero_padding,
 )
-from longlens.ops.numerics import full_precision, no_autocast
-from longlens.ops.scan import diagonal_scan
+from longlens.layers.diagonal import DiagonalRecurrence
 from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps
 
 
-def complex_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Real x (..., I) times complex weight (O, I), transposed: (..., O) complex."""
-    return torch.complex(x @ weight.real.mT, x @ weight.imag.mT)
-
-
-def real_readout(h: Tensor, weight: Tensor) -> Tensor:
-    """Re(W h) for complex h (..., I) and weight (O, I), in real products: (..., O)."""
-    out: Tensor = h.real @ weight.real.mT - h.imag @ weight.imag.mT
-    return out
-
-
-class S5(Mixer):
+class S5(DiagonalRecurrence):
     """State-space layer with one shared, multi-input state.
 
     Args:
@@ -63,7 +47,6 @@ class S5(Mixer):
     torch.Size([2, 10, 8])
     """
 
-    cost = "L"
     aspects = Aspects(special_init=True, stable=True)
     optim_hints = special("log_decay", "frequency", "log_dt", "b")
 
@@ -104,30 +87,3 @@ class S5(Mixer):
         """GELU and gate: (..., D) -> (..., D)."""
         y = F.gelu(y)
         return y * torch.sigmoid(self.gate(y))
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
-        x = zero_padding(x, mask)
-        with no_autocast(x):
-            ratio, b, c = self.discrete()
-            drive = complex_linear(full_precision(x), b)
-            y = real_readout(diagonal_scan(ratio, drive), c[0])
-            if not self.causal:
-                back = diagonal_scan(ratio, drive.flip(1)).flip(1)
-                y = y + real_readout(back, c[1])
-        return self.activate(y.to(x.dtype) + self.skip.to(x.dtype) * x)
-
-    def initial_state(self, batch_size: int) -> State:
-        """The state before the first step: ((B, N/2) complex zeros,)."""
-        check_step(self)
-        return (as_complex(self.b).new_zeros(batch_size, self.b.shape[0]),)
-
-    def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """One step: x (B, D) -> y (B, D)."""
-        check_step(self)
-        state = self.initial_state(x.shape[0]) if state is None else state
-        with no_autocast(x):
-            ratio, b, c = self.discrete()
-            h = ratio * state[0] + complex_linear(full_precision(x), b)
-            y = real_readout(h, c[0])
-        return self.activate(y.to(x.dtype) + self.skip.to(x.dtype) * x), (h,)

@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from longlens.ops.las.triton.prologue_op import (
     dense_rows,
+    empty_as,
     next_power_of_2,
     on_device,
     strides,
@@ -81,10 +82,7 @@ def _even(S: int, blocks: Blocks, bounds: Tensor | None) -> bool:
 
 def _like(x: Tensor, width: int) -> Tensor:
     """An output as x, with another width, in x's order of heads and positions."""
-    B, heads, length = x.shape[:3]
-    if x.stride(1) < x.stride(2):
-        return x.new_empty(B, length, heads, width).transpose(1, 2)
-    return x.new_empty(B, heads, length, width)
+    return empty_as(x, [*x.shape[:3], width])
 
 
 def _sequences(q: Tensor, bounds: Tensor | None) -> int:

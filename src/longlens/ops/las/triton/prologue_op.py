@@ -42,7 +42,7 @@ def dense_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
-def _empty(like: Tensor, shape: list[int]) -> Tensor:
+def empty_as(like: Tensor, shape: list[int]) -> Tensor:
     """A tensor (B, heads, length, width), its heads inside positions in memory if `like` is so.
 
     Attention keeps the order of its query, and a layer then joins the heads without a copy.
@@ -75,7 +75,7 @@ def _outputs(tensors: list[Tensor], plan: Plan) -> tuple[Tensor, Tensor, Tensor]
     heads = [plan.q_heads, plan.k_heads * plan.copies, plan.v_heads * plan.copies]
     shapes = [[v.shape[0], h, plan.rows, plan.width] for h in heads]
     q, k = qk or [v, v]
-    return _empty(q, shapes[0]), _empty(k, shapes[1]), _empty(v, shapes[2])
+    return empty_as(q, shapes[0]), empty_as(k, shapes[1]), empty_as(v, shapes[2])
 
 
 def _sides(
