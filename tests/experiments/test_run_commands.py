@@ -76,6 +76,8 @@ def test_tune_fills_a_search(tmp_path, capsys):
     capsys.readouterr()
     assert main([*words, "--workers", "0", *base]) == 0  # what is there is shown, best first
     assert "2 of 2 finished" in (out := capsys.readouterr().out) and "r2" in out
+    assert main(["tune", "--search", "lr=x", *base]) == 1  # before any trial
+    assert "lr" in capsys.readouterr().err
     assert main(["tune", "--search", "lrr=1:2", *base]) == 1
     assert "did you mean 'lr'" in capsys.readouterr().err
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from longlens.cli.run import add_queue_options, check_names, checked, work_on
 from longlens.cli.train import parse as parse_train
-from longlens.experiments.cells import Cell, cell_key, grid
+from longlens.experiments.cells import Cell, cell_key, grid, with_options
 from longlens.experiments.queue import Queue
-from longlens.experiments.search import SAMPLERS, Search, grid_choices, parse
+from longlens.experiments.search import SAMPLERS, Range, Search, grid_choices, parse
 from longlens.report.tables import render
 from longlens.training.options import TrainOptions
 
@@ -63,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     base = base_cell(rest)
     if args.trials < 1:
         raise ValueError(f"trials must be 1 or more, got {args.trials}")
+    for name, values in space.items():  # before twenty trials fail for the same reason
+        for value in (values.low, values.high) if isinstance(values, Range) else values:
+            checked(with_options(base, {name: value}))
     cells = []
     if args.sampler == "grid":
         cells = [checked(cell) for cell in grid(base, grid_choices(space))]
