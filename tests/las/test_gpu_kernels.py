@@ -66,6 +66,19 @@ def test_what_auto_takes_is_within_the_budget(reading, rate, dtype):
         assert over_budget(case, "auto", dtype, "cuda") == [], case
 
 
+@pytest.mark.parametrize("width", [64, 80, 128])
+def test_two_triangles_within_the_budget(width):
+    for seed, (n, rate) in enumerate(
+        itertools.product((1, 2, 63, 129, 300, 1024), (1e-3, 0.01, 0.06))
+    ):
+        options = dict(is_causal=False, window=(1, 3, 5)[seed % 3], edge="zero")
+        case = Case(2, 2, 1, n, n, width, width, rate, False, seed, options)
+        q, k, v, alpha, _, _ = case.tensors(torch.bfloat16, device="cuda")
+        route = explain(q, k, v, alpha=alpha, **options).route
+        assert route == ("mirrored" if rate * n <= 72 else "triton")
+        assert over_budget(case, "auto", torch.bfloat16, "cuda") == [], case
+
+
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
@@ -118,8 +131,9 @@ def test_sequences_of_different_lengths(causal):
 @pytest.mark.parametrize("kind", [SoftmaxAttention, LaSAttention])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("rotary", [True, False])
-def test_compiled_layers(kind, causal, rotary):
-    layer = kind(128, 4, causal=causal, rotary=rotary).cuda().bfloat16()
+@pytest.mark.parametrize("heads", [4, 2])
+def test_compiled_layers(kind, causal, rotary, heads):
+    layer = kind(128, heads, causal=causal, rotary=rotary).cuda().bfloat16()
     compiled = torch.compile(layer, fullgraph=True)
     x = torch.randn(2, 300, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     results = []
@@ -138,6 +152,8 @@ def test_auto_takes_kernels_where_folding_does_not_serve():
     mask = torch.ones(1, 256, dtype=torch.bool, device="cuda")
     assert explain(q, q, q, alpha=alpha).route == "folded"
     assert explain(q, q, q, alpha=alpha, is_causal=False).impl == "triton"
+    wide = q.repeat(1, 1, 1, 2)
+    assert explain(wide, wide, wide, alpha=alpha, is_causal=False).route == "mirrored"
     assert explain(q, q, q, alpha=100 * alpha).impl == "triton"
     assert explain(q, q, q, alpha=alpha, key_mask=mask).impl == "triton"
 

@@ -13,6 +13,7 @@ from longlens.ops.las.fused import folded_inputs
 from longlens.ops.las.parts import fold_square
 from longlens.ops.las.smoothing import pool_values
 from longlens.ops.las.triton.attention_op import las_kernel
+from longlens.ops.las.triton.mirror_op import las_mirrored, mirrored_attention
 from longlens.ops.las.triton.prologue_op import Plan, las_prologue
 from longlens.ops.rotary import rotary_angles, rotate
 
@@ -255,3 +256,27 @@ def test_fold_agrees_with_the_layout_of_factors():
         angles=None, **pooling,
     )  # fmt: skip
     torch.testing.assert_close(found, fold(q, alpha, torch.arange(9) - 4.0))
+
+
+@pytest.mark.parametrize("n", [1, 2, 33, 97, 160])
+def test_two_triangles_in_one_call(n):
+    x = torch.randn(2, n, 3, 3, 24)
+    q, k, v = (t.detach().requires_grad_() for t in x.permute(2, 0, 3, 1, 4))
+    alpha = decay_rates(3, 0.2).requires_grad_()
+    grad = torch.randn(2, n, 3, 24).transpose(1, 2)
+    found = mirrored_attention(q, k, v, alpha, 0.3)
+    wide = [t.detach().double().requires_grad_() for t in (q, k, v, alpha)]
+    expected = las_attention(*wide[:3], alpha=wide[3], is_causal=False, scale=0.3, impl="reference")
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5)
+    for a, b in zip(
+        torch.autograd.grad(found, [q, k, v, alpha], grad),
+        torch.autograd.grad(expected, wide, grad.double()),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b.float(), rtol=1e-4, atol=1e-5 * float(1 + b.abs().max()))
+
+
+def test_two_triangles_pass_opcheck():
+    q, k, v = (torch.randn(1, 2, 40, 16, requires_grad=True) for _ in range(3))
+    alpha = decay_rates(2, 0.1).requires_grad_()
+    torch.library.opcheck(las_mirrored, (q, k, v, alpha, 0.25))

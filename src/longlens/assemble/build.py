@@ -154,5 +154,6 @@ def make_prepare(
         hide = partial(mask_tokens, rate=options.mask_rate, mask_id=spec.vocab_size)
     transform = None
     if "augment" in options.protocols:
-        transform = augment.build(task.name, spec.image, among.device)
+        compiled = among.device.type == "cuda" if options.compile is None else options.compile
+        transform = augment.build(task.name, spec.image, among.device, compile=compiled)
     return Prepare(kind, transform, hide, masked, spec.pair)

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from longlens.ops.las.call import Call, make_call, pieces
 from longlens.ops.las.checks import IMPLEMENTATIONS, read_alpha
+from longlens.ops.las.decay import FOLD_RANGE
 from longlens.ops.las.fused import fused_attention
 from longlens.ops.las.reference import reference, reference_weights
 from longlens.ops.las.sdpa import (
@@ -20,7 +21,7 @@ from longlens.ops.las.sdpa import (
     sdpa_attention,
     zero_rows,
 )
-from longlens.ops.las.triton import why_not
+from longlens.ops.las.triton import mirror_op, why_not
 from longlens.ops.rotary import rotate
 
 
@@ -29,7 +30,8 @@ class Plan:
     """The path that a call takes and why; `print(plan)` reads well."""
 
     impl: str  # "reference" | "sdpa" | "triton"
-    route: str  # of sdpa: "row" | "plain" | "folded" | "merged" | "rows"; else as impl
+    route: str  # of sdpa: "row" | "plain" | "folded" | "merged" | "rows"; of triton: "triton",
+    # or "mirrored", where cuDNN's kernels do the work between; else as impl
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -45,6 +47,7 @@ class _Decision:
     why: str = ""
     alpha_max: float | None = None
     equal_in_group: bool = False  # α is constant over the query heads of each key head
+    mirrored: bool = False  # two-sided decay as one causal call over both triangles
 
 
 def las_attention(
@@ -164,7 +167,7 @@ def las_attention_packed(
     decision = _decide(call, impl)
     if packed.dtype == call.query.dtype and call.chunk is None and packed.numel():
         if decision.impl == "triton":
-            return _attend_fused(call, [packed], angles)
+            return _attend_fused(call, decision, [packed], angles)
         if decision.impl == "sdpa" and _prologue_runs(call, decision):
             return _attend_sdpa(call, decision, [packed], angles)
     if angles is not None:
@@ -185,7 +188,8 @@ def explain(
     call = make_call(query, key, value, **options)
     decision = _decide(call, impl)
     if decision.impl != "sdpa":
-        return Plan(decision.impl, decision.impl, (decision.why,))
+        route = "mirrored" if decision.mirrored else decision.impl
+        return Plan(decision.impl, route, (decision.why,))
     reasons = []
     heads, kv_heads = call.query.shape[1], call.key.shape[1]
     if call.chunk is not None and isinstance(call.query_offset, int):
@@ -251,8 +255,28 @@ def _decide(call: Call, impl: str) -> _Decision:
     if impl == "auto" and device == "cuda" and refusal is None:
         route, why = _route(call, decision)
         if route in ("merged", "rows"):  # one kernel beats many calls
-            return _Decision("triton", f"{why.partition(':')[0]}: one fused kernel")
+            why = why.partition(":")[0]
+            if _mirrors(call, decision.alpha_max):
+                return _Decision("triton", f"{why}: one call over two triangles", mirrored=True)
+            return _Decision("triton", f"{why}: one fused kernel")
     return decision
+
+
+def _mirrors(call: Call, alpha_max: float | None) -> bool:
+    """Whether two-sided decay is best computed as two folded triangles."""
+    _, H, n, _ = call.query.shape
+    return (
+        not call.is_causal
+        and call.alpha is not None
+        and alpha_max is not None
+        and call.key_mask is None
+        and call.chunk is None
+        and isinstance(call.query_offset, int)
+        and call.query_offset == 0
+        and call.key.shape[1:3] == (H, n)
+        and alpha_max * n <= FOLD_RANGE[call.query.dtype]
+        and mirror_op.serves(call.query, call.value)
+    )
 
 
 def kernel_refusal(call: Call) -> str | None:
@@ -305,7 +329,7 @@ def _attend(call: Call, decision: _Decision) -> Tensor:
     if call.chunk is None or isinstance(call.query_offset, Tensor):
         tensors = [call.query, call.key, call.value]
         if decision.impl == "triton":
-            return _attend_fused(call, tensors, None)
+            return _attend_fused(call, decision, tensors, None)
         return _attend_sdpa(call, decision, tensors, None)
     outs = []
     for rows, piece in pieces(call):
@@ -319,12 +343,12 @@ def _attend(call: Call, decision: _Decision) -> Tensor:
 
 
 def _attend_fused(
-    call: Call, tensors: list[Tensor], angles: tuple[Tensor, Tensor] | None
+    call: Call, decision: _Decision, tensors: list[Tensor], angles: tuple[Tensor, Tensor] | None
 ) -> Tensor:
     reading = call.reading()
     del reading["chunk"]
     heads = (call.query.shape[1], call.key.shape[1])
-    return fused_attention(tensors, heads, angles=angles, **reading)
+    return fused_attention(tensors, heads, angles=angles, mirrored=decision.mirrored, **reading)
 
 
 def _attend_sdpa(

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from longlens.ops.las.parts import Parts
 from longlens.ops.las.smoothing import pool_values, reach, window_count
 from longlens.ops.las.triton.attention_op import kernel_attention
+from longlens.ops.las.triton.mirror_op import mirrored_attention
 from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Plan, prologue
 
 Angles = tuple[Tensor, Tensor] | None
@@ -130,10 +131,17 @@ def fused_attention(
     query_offset: int,
     scale: float,
     angles: Angles = None,
+    mirrored: bool = False,
 ) -> Tensor:
-    """LaS attention by the Triton kernels, whatever α and the mask are: (B, Hq, L, Dv)."""
+    """LaS attention by the Triton kernels, whatever α and the mask are: (B, Hq, L, Dv).
+
+    `mirrored`: two-sided decay, in range, square and unmasked, by one causal call over both sides.
+    """
     pooling = dict(window=window, smoothing=smoothing, edge=edge, key_mask=key_mask)
     q, k, v = _prepare(tensors, heads, angles=angles, **pooling)  # type: ignore[arg-type]
+    if mirrored:
+        assert alpha is not None
+        return mirrored_attention(q, k, v, alpha, scale)
     banded = smoothing == "masked" and window > 1
     out, lse = kernel_attention(
         q, k, v, alpha=alpha, mask=key_mask, offset=query_offset, causal=is_causal, scale=scale,
