@@ -85,14 +85,15 @@ def cases(draw, lengths=LENGTHS):
     )
 
 
-def error(found, expected):
+def error(found, expected, vanished=0.1):
     """max|Δ| / max|expected|.
 
     Inputs and upstream gradients have unit scale, so a gradient below 0.1 has all but vanished (a
     window over the whole sequence makes the output independent of q and k); it is measured
     against 0.1 instead of against its own rounding noise.
     """
-    return float((found.double() - expected).abs().max() / expected.abs().max().clamp(min=0.1))
+    scale = expected.abs().max().clamp(min=vanished)
+    return float((found.double() - expected).abs().max() / scale)
 
 
 def run(case, impl, dtype=torch.float64, *, through=torch.float64, device="cpu", **overrides):
@@ -116,7 +117,8 @@ def over_budget(case, impl, dtype, device="cpu", runner=run):
     Against float64, the budget is twice the error of the plain reference run in the same dtype,
     with a floor of 8 ulp (PyTorch's CPU kernels use a faster exponential) or 12 on CUDA (whose
     float32 kernel sums in another order); for the gradient of α ten times in float32, where
-    folding cancels.
+    folding cancels. With one or two keys the gradients of scores are differences of equal terms
+    of unit size, which the reference never forms: they are measured against 1.
     """
     true = run(case, "reference", through=dtype, device=device)
     plain = run(case, "reference", dtype, through=dtype, device=device)
@@ -125,7 +127,8 @@ def over_budget(case, impl, dtype, device="cpu", runner=run):
     found = []
     for name, exact, slow, quick in zip(("out", *"qkvα"), true, plain, fast, strict=False):
         factor = 10 if name == "α" and dtype == torch.float32 else 2
-        allowed = factor * max(error(slow, exact), floor)
-        if not error(quick, exact) <= allowed:  # a NaN is over budget too
-            found.append((name, error(quick, exact), allowed))
+        vanished = 1.0 if case.keys <= 2 and name in "qkα" else 0.1
+        allowed = factor * max(error(slow, exact, vanished), floor)
+        if not error(quick, exact, vanished) <= allowed:  # a NaN is over budget too
+            found.append((name, error(quick, exact, vanished), allowed))
     return found

@@ -75,7 +75,7 @@ def test_two_triangles_within_the_budget(width):
         case = Case(2, 2, 1, n, n, width, width, rate, False, seed, options)
         q, k, v, alpha, _, _ = case.tensors(torch.bfloat16, device="cuda")
         route = explain(q, k, v, alpha=alpha, **options).route
-        assert route == ("mirrored" if rate * n <= 72 else "triton")
+        assert route == ("mirrored" if n >= 128 else "triton")
         assert over_budget(case, "auto", torch.bfloat16, "cuda") == [], case
 
 
@@ -142,7 +142,7 @@ def test_compiled_layers(kind, causal, rotary, heads):
         results.append((y, *torch.autograd.grad(y.float().square().sum(), [x, layer.qkv.weight])))
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(
-            found, expected, rtol=0.02, atol=0.02 * float(expected.abs().max())
+            found, expected, rtol=0.02, atol=0.02 * float(expected.detach().abs().max())
         )
 
 

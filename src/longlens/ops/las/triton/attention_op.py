@@ -138,7 +138,7 @@ def _backward(
         )  # fmt: skip
         blocks = _blocks("query", q, v)
         query_kernel[(-(-longest // blocks.queries), count * heads)](
-            q, k, v, grad, lse_2, delta, dq, rates, alpha, mask, bounds,
+            q, k, v, grad, lse_2, delta, grad_lse, dq, rates, alpha, mask, bounds,
             *strides(q, k, v, grad, dq), *_numbers(q, k, mask, offset, lag, scale, heads),
             heads // k.shape[1], EVEN=_even(k.shape[2], blocks, bounds),
             ALPHA_GRADIENT=alpha_gradient,

@@ -55,8 +55,8 @@ def delta_kernel(
 
 @triton.jit
 def _walk_keys(
-    dq, dalpha, q, do, k, v, row_lse, row_delta, pos, edge, rate, scale, lag, lo, hi, S, mask, d,
-    dv, k_l, v_l,
+    dq, dalpha, inner, moment, q, do, k, v, row_lse, row_delta, pos, edge, rate, scale, lag,
+    lo, hi, S, mask, d, dv, k_l, v_l,
     PLACE: tl.constexpr, CHECK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BD: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, ALPHA_GRADIENT: tl.constexpr,
@@ -75,14 +75,17 @@ def _walk_keys(
         ds = p * (dp - row_delta[:, None])
         if ALPHA_GRADIENT:
             distance = tl.abs(pos[:, None] - j[None, :]).to(tl.float32)
-            dalpha += tl.sum(tl.where(p > 0.0, ds * s, 0.0) * distance, 1)
+            lever = tl.where(p > 0.0, s * distance, 0.0)
+            dalpha += tl.sum(ds * lever, 1)
+            inner += tl.sum(p * dp, 1)
+            moment += tl.sum(p * lever, 1)
         dq = tl.dot((ds * factor).to(keys.dtype), keys, dq, input_precision=PRECISION)
-    return dq, dalpha
+    return dq, dalpha, inner, moment
 
 
 @triton.jit(do_not_specialize=COUNTS)
 def query_kernel(
-    q, k, v, do, lse_2, delta, dq, dalpha, alpha, mask, cu,
+    q, k, v, do, lse_2, delta, dlse, dq, dalpha, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dq_b, dq_h, dq_l,
     lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads, group,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
@@ -90,7 +93,11 @@ def query_kernel(
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, EVEN: tl.constexpr,
     ALPHA_GRADIENT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write dq, and for each row its share of α's gradient."""
+    """Write dq, and for each row its share of α's gradient.
+
+    δ comes from an output that was rounded, and distances are long levers, so α's gradient gets
+    the exact Σ p·dp instead, by a correction at the end.
+    """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
     start, L, S = sequence(cu, b, L, S, VARLEN)
@@ -119,27 +126,29 @@ def query_kernel(
         row_delta = tl.load(delta + row_at + i, mask=ok, other=0.0)
         total = tl.zeros((BM, BD), tl.float32)
         rates = tl.zeros((BM,), tl.float32)
+        inner = tl.zeros((BM,), tl.float32)  # Σ p·dp
+        moment = tl.zeros((BM,), tl.float32)  # Σ p·s·distance
         before_stop, around_stop, after_start = key_ranges(first, last, lag, S, BN, CAUSAL)
         scale_2 = scale * LOG2_E
-        total, rates = _walk_keys(
-            total, rates, scaled_rows(rows, pos - first, rate, HAS_ALPHA), grads, k, v, row_lse,
-            row_delta, pos, first, rate, scale_2, lag, 0, before_stop, S, mask, d, dv, k_l, v_l,
+        total, rates, inner, moment = _walk_keys(
+            total, rates, inner, moment, scaled_rows(rows, pos - first, rate, HAS_ALPHA), grads,
+            k, v, row_lse, row_delta, pos, first, rate, scale_2, lag, 0, before_stop, S, mask, d, dv, k_l, v_l,
             BEFORE, False, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, ALPHA_GRADIENT,
             PRECISION,
         )  # fmt: skip
         if HAS_ALPHA:
             total *= decay(pos - first, rate)[:, None]
-        total, rates = _walk_keys(
-            total, rates, rows, grads, k, v, row_lse, row_delta, pos, first, rate, scale_2, lag,
-            before_stop, around_stop, S, mask, d, dv, k_l, v_l,
+        total, rates, inner, moment = _walk_keys(
+            total, rates, inner, moment, rows, grads, k, v, row_lse, row_delta, pos, first, rate,
+            scale_2, lag, before_stop, around_stop, S, mask, d, dv, k_l, v_l,
             AROUND, True, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, ALPHA_GRADIENT,
             PRECISION,
         )  # fmt: skip
         if not CAUSAL:
             later = tl.zeros((BM, BD), tl.float32)
-            later, rates = _walk_keys(
-                later, rates, scaled_rows(rows, last - pos, rate, HAS_ALPHA), grads, k, v, row_lse,
-                row_delta, pos, last, rate, scale_2, lag, after_start, S, S, mask, d, dv, k_l, v_l,
+            later, rates, inner, moment = _walk_keys(
+                later, rates, inner, moment, scaled_rows(rows, last - pos, rate, HAS_ALPHA), grads,
+                k, v, row_lse, row_delta, pos, last, rate, scale_2, lag, after_start, S, S, mask, d, dv, k_l, v_l,
                 AFTER, not EVEN, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, ALPHA_GRADIENT,
                 PRECISION,
             )  # fmt: skip
@@ -150,6 +159,8 @@ def query_kernel(
         fits = ok[:, None] & (d < D)[None, :]
         tl.store(at, (total * scale).to(dq.dtype.element_ty), mask=fits)
         if ALPHA_GRADIENT:
+            rounded = row_delta + tl.load(dlse + row_at + i, mask=ok, other=0.0)
+            rates += (rounded - inner) * moment
             tl.store(dalpha + row_at + i, -rates * LN_2, mask=ok)
 
 

@@ -23,6 +23,7 @@ from longlens.ops.las.triton.prologue_op import (
 
 aten = torch.ops.aten
 WIDTHS = (64, 128)  # narrower heads: one Triton kernel is as fast; wider: cuDNN has no backward
+SHORTEST = 128  # a few tiles at least; cuDNN refuses a single position
 
 
 def serves(query: Tensor, value: Tensor) -> bool:
@@ -34,8 +35,8 @@ def serves(query: Tensor, value: Tensor) -> bool:
         and value.shape[3] == D
         and WIDTHS[0] <= D <= WIDTHS[1]
         and D % 8 == 0
+        and query.shape[2] >= SHORTEST
         and torch.cuda.get_device_properties(query.device).major >= 9
-        and torch.backends.cuda.cudnn_sdp_enabled()
         and not torch.are_deterministic_algorithms_enabled()  # cuDNN's backward uses atomics
     )
 
@@ -198,8 +199,7 @@ class _Eager(torch.autograd.Function):
 
 def mirrored_attention(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Tensor:
     """Two-sided LaS attention over pooled values, all of shape (B, H, n, D), with α·n in range."""
-    if torch.compiler.is_compiling():
-        out: Tensor = las_mirrored(q, k, v, alpha, scale)[0]
-        return out
-    out = _Eager.apply(q, k, v, alpha, scale)  # type: ignore[no-untyped-call]
+    attend = las_mirrored if torch.compiler.is_compiling() else _Eager.apply
+    found = attend(q, k, v, alpha, scale)
+    out: Tensor = found if isinstance(found, Tensor) else found[0]
     return out

@@ -73,8 +73,11 @@ def _sequence(starts, stops, i, length, VARLEN: tl.constexpr):
     """First position and end of the sequence that each row belongs to."""
     if VARLEN:
         start = tl.load(starts + i, mask=i < length, other=0)
-        return start, tl.load(stops + i, mask=i < length, other=0)
-    return i * 0, i * 0 + length
+        stop = tl.load(stops + i, mask=i < length, other=0)
+    else:
+        start = i * 0
+        stop = start + length
+    return start, stop
 
 
 @triton.jit
@@ -154,7 +157,8 @@ def _unscaled(
         if ROTARY:
             y = _load(source, i, source_stride, present, _partner(d, D), D, WIDTH)
             x = _rotate(x, y, cos, sin, angle_base, i, present, d, D, False)
-        rate_gradient = -distance * tl.sum(x * g, 1)
+        # beyond the last row the factor may be infinite, and 0·inf is no number
+        rate_gradient = tl.where(present, -distance * tl.sum(x * g, 1), 0.0)
     if ROTARY:
         other = _load(gradient, i, gradient_stride, present, _partner(d, D), D, WIDTH) * factor
         g = _rotate(g, other, cos, sin, angle_base, i, present, d, D, True)
