@@ -199,7 +199,8 @@ class _Eager(torch.autograd.Function):
 
 def mirrored_attention(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Tensor:
     """Two-sided LaS attention over pooled values, all of shape (B, H, n, D), with α·n in range."""
-    attend = las_mirrored if torch.compiler.is_compiling() else _Eager.apply
-    found = attend(q, k, v, alpha, scale)
-    out: Tensor = found if isinstance(found, Tensor) else found[0]
+    if torch.compiler.is_compiling():
+        out: Tensor = las_mirrored(q, k, v, alpha, scale)[0]
+    else:
+        out = _Eager.apply(q, k, v, alpha, scale)  # type: ignore[no-untyped-call]
     return out
