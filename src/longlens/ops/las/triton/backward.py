@@ -133,8 +133,8 @@ def query_kernel(
         total, rates, inner, moment = _walk_keys(
             total, rates, inner, moment, scaled_rows(rows, pos - first, rate, HAS_ALPHA), grads,
             k, v, row_lse, row_delta, pos, first, rate, scale_2, lag, 0, before_stop, S, mask, d,
-            dv, k_l, v_l, BEFORE, False, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, ALPHA_GRADIENT,
-            PRECISION,
+            dv, k_l, v_l, BEFORE, False, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK,
+            ALPHA_GRADIENT, PRECISION,
         )  # fmt: skip
         if HAS_ALPHA:
             total *= decay(pos - first, rate)[:, None]
@@ -149,8 +149,8 @@ def query_kernel(
             later, rates, inner, moment = _walk_keys(
                 later, rates, inner, moment, scaled_rows(rows, last - pos, rate, HAS_ALPHA), grads,
                 k, v, row_lse, row_delta, pos, last, rate, scale_2, lag, after_start, S, S, mask,
-                d, dv, k_l, v_l, AFTER, not EVEN, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, ALPHA_GRADIENT,
-                PRECISION,
+                d, dv, k_l, v_l, AFTER, not EVEN, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK,
+                ALPHA_GRADIENT, PRECISION,
             )  # fmt: skip
             if HAS_ALPHA:
                 later *= decay(last - pos, rate)[:, None]
