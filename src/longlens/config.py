@@ -41,6 +41,9 @@ class ModelConfig:
     """One of "layer", "rms" and "batch"; batch statistics leave out padding."""
     prenorm: bool = True
     """Normalise before the mixer (and at the end), else after the residual sum."""
+    residual: str = "float32"
+    """The sum that runs through all blocks under autocast: float32, or "autocast", in its dtype
+    (less memory traffic, but every block rounds it)."""
     feedforward: str = "mlp"
     """One of "mlp", "glu" and "none", after every mixer."""
     expansion: float = 2.0

@@ -249,3 +249,46 @@ def test_depth_and_width_are_what_the_config_says():
     model = build_model(config(depth=3))
     assert len(model.backbone.mixers()) == 3
     assert all(type(m) is type(build("s4d", 4)) for m in model.backbone.mixers())
+
+
+@pytest.mark.parametrize(
+    "mixer", ["las", "softmax", "alibi", "s4d", "lru", "mega", "hyena", "lstm"]
+)
+def test_padding_behind_the_end_needs_no_mask_in_causal_mixers(mixer):
+    config = ModelConfig(
+        mixer=mixer, dim=16, depth=2, vocab_size=9, bidirectional=False, norm="batch", max_length=40
+    )
+    model = build_model(config).double().train()
+    tokens = torch.randint(9, (3, 40))
+    mask = torch.arange(40) < torch.tensor([40, 23, 1])[:, None]
+    with_mask = model(tokens, mask)
+    model.right_padded = True
+    torch.testing.assert_close(model(tokens, mask), with_mask, rtol=1e-9, atol=1e-11)
+
+
+def test_mixers_that_see_ahead_keep_the_mask():
+    for options in ({"bidirectional": True}, {"mixer_options": {"smoothing": "centered"}}):
+        model = build_model(ModelConfig(dim=16, depth=1, vocab_size=9, **options))
+        model.right_padded = True
+        mask = torch.arange(20) < torch.tensor([20, 7])[:, None]
+        tokens = torch.randint(9, (2, 20))
+        changed = tokens.where(mask, (tokens + 1) % 9)
+        torch.testing.assert_close(model(tokens, mask), model(changed, mask))
+
+
+@pytest.mark.parametrize("prenorm", [True, False])
+def test_the_residual_stream_under_autocast(prenorm):
+    seen = []
+    outputs = {}
+    for residual in ("float32", "autocast"):
+        torch.manual_seed(0)
+        config = ModelConfig(dim=16, depth=2, vocab_size=9, prenorm=prenorm, residual=residual)
+        model = build_model(config)
+        model.backbone.blocks[1].register_forward_pre_hook(
+            lambda _, inputs: seen.append(inputs[0].dtype)
+        )
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs[residual] = model(torch.arange(9)[None])
+        model(torch.arange(9)[None])  # without autocast nothing changes
+    assert seen == [torch.float32, torch.float32, torch.bfloat16, torch.float32]
+    torch.testing.assert_close(outputs["autocast"], outputs["float32"], rtol=0.1, atol=0.05)

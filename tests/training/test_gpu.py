@@ -29,7 +29,13 @@ def weights(options):
 @pytest.fixture
 def on_gpu(run_options):
     def make(**changes):
-        base = {"device": "cuda", "compile": False, "dtype": "float32", "buckets": 2}
+        base = {
+            "device": "cuda",
+            "compile": False,
+            "dtype": "float32",
+            "buckets": 2,
+            "graphs": "none",
+        }
         return run_options(**(base | changes))
 
     return make

@@ -106,6 +106,7 @@ def make_job(
 ) -> Job:
     """Everything that the loop needs for one stage of training."""
     spec = task.spec
+    model.right_padded = True  # as Batches pads
     length = (options.length or WINDOW) if spec.kind == "next_token" else options.length
     common: dict[str, Any] = dict(
         length=length,

@@ -164,9 +164,20 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, run: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply ``run`` (usually the inner module) inside the residual branch."""
         y = run(self.norm(x, mask) if self.prenorm else x)
-        x = x + self.dropout(y)
-        out: Tensor = x if self.prenorm else self.norm(x, mask)
+        x = x + self.dropout(y).to(x.dtype)  # the residual stream keeps its dtype under autocast
+        out: Tensor = x if self.prenorm else self.norm(x, mask).to(x.dtype)
         return out
+
+
+def sees_ahead(mixer: nn.Module) -> bool:
+    """Whether an output may depend on later inputs, centred smoothing included.
+
+    >>> from longlens.layers import build
+    >>> sees_ahead(build("las", 8, smoothing="centered"))
+    True
+    """
+    centred = getattr(mixer, "smoothing", None) == "centered" and mixer.window != 1
+    return bool(centred or not mixer.causal)
 
 
 class Block(nn.Module):
@@ -220,12 +231,13 @@ class Block(nn.Module):
         out: Tensor = self.feed(x, mask, self.feed.inner)
         return out
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, right_padded: bool = False) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
         mixer = self.mix.inner
+        seen = None if right_padded and not sees_ahead(mixer) else mask
         if self.carries_input:  # the residual connection adds x again, so take it away here
-            return self._run(x, mask, lambda h: mixer(h, mask, kept=x) - x)
-        return self._run(x, mask, lambda h: mixer(h, mask))
+            return self._run(x, mask, lambda h: mixer(h, seen, kept=x) - x)
+        return self._run(x, mask, lambda h: mixer(h, seen))
 
     def advance(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Continue a sequence by x (B, L, D) from a state (None: from its start)."""
@@ -275,10 +287,14 @@ class Backbone(nn.Module):
     def _ordered(self) -> list[Block]:
         return cast("list[Block]", list(self.blocks))
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
+    def forward(self, x: Tensor, mask: Tensor | None = None, right_padded: bool = False) -> Tensor:
+        """X (B, L, D), mask (B, L) or None -> (B, L, D).
+
+        ``right_padded`` promises that padding only follows real tokens. Mixers that never see
+        ahead then do without the mask, which is faster; outputs at real tokens are the same.
+        """
         for block in self.blocks:
-            x = block(x, mask)
+            x = block(x, mask, right_padded)
         return x if self.norm is None else self.norm(x, mask)
 
     def advance(self, x: Tensor, states: list[Any] | None) -> tuple[Tensor, list[Any]]:

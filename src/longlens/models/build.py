@@ -6,26 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from longlens.config import ModelConfig
 from longlens.layers.registry import build, options_of, unknown
-from longlens.models.backbone import POOLINGS, Backbone, Block, InputEncoding
+from longlens.models.backbone import POOLINGS, Backbone, Block, InputEncoding, sees_ahead
 from longlens.models.heads import ClassificationHead, MatchingHead, RegressionHead, TokenHead
 from longlens.models.norms import build_norm
 from longlens.models.pretrained import Pretrained
 
+RESIDUALS = ("float32", "autocast")
 HEADS = ("classification", "matching", "regression", "language", "denoising")
-
-
-def sees_ahead(mixer: nn.Module) -> bool:
-    """Whether an output may depend on later inputs, centred smoothing included.
-
-    >>> sees_ahead(build("las", 8, smoothing="centered"))
-    True
-    """
-    centred = getattr(mixer, "smoothing", None) == "centered" and mixer.window != 1
-    return bool(centred or not mixer.causal)
 
 
 def build_mixer(config: ModelConfig) -> nn.Module:
@@ -82,6 +74,10 @@ class Model(Pretrained):
     Args:
         config: what to build.
 
+    Attributes:
+        right_padded: set it to True where masks hide nothing but what follows the last real token;
+            causal mixers are faster then.
+
     >>> import torch
     >>> model = Model(ModelConfig(mixer="s4d", dim=8, depth=1, vocab_size=5, num_outputs=3))
     >>> model(torch.tensor([[1, 2, 3]])).shape
@@ -93,8 +89,11 @@ class Model(Pretrained):
         if isinstance(config, Mapping):  # what config.json holds
             config = ModelConfig(**config)
         self.config = config
+        self.right_padded = False
         if config.pooling not in POOLINGS:
             raise unknown("pooling", config.pooling, POOLINGS)
+        if config.residual not in RESIDUALS:
+            raise unknown("residual", config.residual, RESIDUALS)
         token_head = config.head in ("language", "denoising")
         if config.pooling == "none" and config.head in ("classification", "matching"):
             raise ValueError(f"pooling='none' is for regression, got head={config.head!r}")
@@ -156,7 +155,12 @@ class Model(Pretrained):
         if self.pairs:
             x, mask = x.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
         h, mask = self.encoding(x, mask)
-        h = self.backbone(h, mask)
+        kind = h.device.type
+        if self.config.residual == "autocast" and torch.is_autocast_enabled(kind):
+            low = h.to(torch.get_autocast_dtype(kind))
+            h = self.backbone(low, mask, self.right_padded).to(h.dtype)
+        else:
+            h = self.backbone(h, mask, self.right_padded)
         out: Tensor = self.head(h, mask)
         if not tokens:
             return out

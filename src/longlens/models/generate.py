@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlens.models.build import Model, sees_ahead
+from longlens.models.backbone import sees_ahead
+from longlens.models.build import Model
 
 
 def sample(

@@ -22,9 +22,9 @@ class Batch:
     """One batch of ``rows`` examples (this rank's share of a global batch).
 
     Shapes as in :class:`longlens.tasks.spec.Spec`. ``mask`` (shape of the inputs without channels)
-    is True on real positions and None where nothing is padded. ``index`` (B,) says which examples
-    these are. ``tokens`` counts real input positions, ``padded_tokens`` all of them: divide either
-    by the time to get tokens/s, and say which.
+    is True on real positions, which padding follows, and None where nothing is padded. ``index``
+    (B,) says which examples these are. ``tokens`` counts real input positions, ``padded_tokens``
+    all of them: divide either by the time to get tokens/s, and say which.
     """
 
     inputs: Tensor

@@ -45,6 +45,8 @@ class Engine:
         self.low_precision = options.dtype == "bfloat16" or (options.dtype == "auto" and on_cuda)
         self._build_optimizer()
         self.graphs = options.graphs if on_cuda else "none"
+        if self.graphs == "auto":
+            self.graphs = "step" if ranks.world_size == 1 else "none"
         self._losses: Callable[[Examples, Tensor], tuple[Tensor, Tensor]] = self._loss_and_sums
         self.forward: Callable[[Tensor, Tensor | None], Tensor] = self._outputs
         self.compiled = on_cuda if options.compile is None else options.compile

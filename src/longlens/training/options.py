@@ -14,7 +14,7 @@ PROTOCOLS = ("scratch", "denoise", "augment", "pretrain")
 SCHEDULES = ("cosine", "linear", "constant", "plateau")
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
-GRAPHS = ("none", "step", "inductor")
+GRAPHS = ("auto", "none", "step", "inductor")
 NONFINITE = ("stop", "skip", "rollback")
 RESUMES = ("auto", "require", "restart")
 PARALLEL = ("ddp", "fsdp")
@@ -67,6 +67,8 @@ class TrainOptions:
     """One of layer, rms and batch."""
     prenorm: bool = True
     """Normalise before the mixer (and at the end), else after the residual sum."""
+    residual: str = "float32"
+    """The sum through all blocks, in bfloat16 training: float32, or autocast (bfloat16; faster)."""
     feedforward: str = "mlp"
     """One of mlp, glu and none, after every mixer."""
     expansion: float = 2.0
@@ -150,8 +152,9 @@ class TrainOptions:
     """One of auto, float32 and bfloat16 (autocast); auto: bfloat16 on cuda."""
     compile: bool | None = None
     """Use torch.compile; None: on cuda only."""
-    graphs: str = "none"
-    """CUDA graphs: none, step (capture whole steps) or inductor (torch.compile's own)."""
+    graphs: str = "auto"
+    """CUDA graphs: none, step (capture whole steps) or inductor (torch.compile's own); auto: step
+    in a single process on cuda."""
     shapes: str = "each"
     """What torch.compile makes for data of varying length: a program for each padded length
     (fastest), or one for any (quickest to start)."""
