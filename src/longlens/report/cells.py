@@ -150,7 +150,7 @@ class Cell:
         spread = "" if self.deviation is None else f" ± {self.metric.show(self.deviation)}"
         return self.metric.show(self.mean) + spread
 
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, str]:
         """What the number was made with; several values where the runs differ."""
         used = [record for record, _ in self.scored] or list(self.records)
         return {

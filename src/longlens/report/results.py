@@ -13,6 +13,10 @@ from longlens.report.read import Run, differing_options, find_runs
 from longlens.training.records import RECORD
 
 SCHEMA = 1
+LABELS = "experiment.json"  # beside the runs of a declared experiment: which run is which cell
+# What a reader looks for first comes first; results without runs of ours come last.
+ORDER = ("lasplus", "table2", "readings", "locality", "techniques", "table4", "table7", "table3",
+         "table8", "figure2", "figure3", "figure5", "figure6")  # fmt: skip
 KINDS = ("table", "curve", "audit", "lens")
 POINTS = 60  # of a curve that comes from a run's folder
 
@@ -98,8 +102,10 @@ def read_results(paths: Sequence[str | Path]) -> Results:
     names = [part.name for part in parts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two of the files hold results of the name {twice[0]!r}")
+    experiments = [part for part in parts if isinstance(part, Experiment)]
+    experiments.sort(key=lambda e: (not e.records, ORDER.index(e.name) if e.name in ORDER else 99))
     return Results(
-        tuple(part for part in parts if isinstance(part, Experiment)),
+        tuple(experiments),
         tuple(part for part in parts if isinstance(part, Measurement)),
         tuple(part for part in parts if isinstance(part, Bench)),
     )
@@ -112,6 +118,8 @@ def _read_path(path: Path) -> list[Part]:
         raise ValueError(f"{path} does not exist")
     if (path / RECORD).exists():
         raise ValueError(f"{path} is a single run; give the folder above it")
+    if (path / LABELS).exists():
+        return [_labelled(path)]
     files = sorted(f for f in path.iterdir() if f.suffix in (".json", ".csv"))
     if files:
         return [read_file(file) for file in files]
@@ -128,18 +136,23 @@ def read_file(path: Path) -> Part:
         if not rows:
             raise ValueError(f"{path} has no rows")
         return Bench(path.stem, rows)
-    try:
-        values = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
-    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        raise ValueError(f"{path} is of another version; this one reads schema {SCHEMA}")
+    values = _read_json(path)
     kind = values.get("kind", "table")
     if kind not in KINDS:
         raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if kind in ("audit", "lens"):
         return Measurement(path.stem, kind, values)
     return _experiment(path, values)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is of another version; this one reads schema {SCHEMA}")
+    return values
 
 
 def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
@@ -172,6 +185,18 @@ def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
         notes=tuple(map(str, values.get("notes") or ())),
         quick=bool(values.get("quick", False)),
     )
+
+
+def _labelled(folder: Path) -> Experiment:
+    """The runs of ``longlens run NAME``, in the cells that it wrote down for them."""
+    values = _read_json(folder / LABELS)
+    runs = {run.name: run for run in find_runs(folder)}
+    records = [
+        {**_record_of_run(runs[name]), **place}
+        for name, place in values.get("runs", {}).items()
+        if name in runs
+    ]
+    return _experiment(folder / LABELS, {**values, "records": records})
 
 
 def experiment_of_runs(name: str, runs: Sequence[Run]) -> Experiment:

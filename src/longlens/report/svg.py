@@ -16,7 +16,7 @@ LIGHT = ("#0072b2", "#c44e00", "#007a5a", "#a8457f", "#8f6500", "#5a4fcf", "#6b7
 DARK = ("#5ab4f0", "#ff9d5c", "#3fd0a4", "#e59bc4", "#e6c24a", "#aaa2ff", "#b4bac4", "#ff8a80")
 DASHES = ("", "6 3", "2 2")
 FONT = 12.5
-LETTER = 6.7  # about the width of one letter of that size
+LETTER = 7.3  # about the width of one letter of that size
 MARGIN, TOP, FLOOR, LINE = 46, 46, 40, 19
 
 
@@ -75,7 +75,7 @@ def short(value: float) -> str:
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size * (10 if unit == "k" else 1):
             return f"{value / size:.3g}{unit}"
-    return f"{value:.6g}"
+    return f"{value:.6g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.0e}"
 
 
 def line_chart(
@@ -85,37 +85,44 @@ def line_chart(
     y_name: str = "",
     *,
     log_x: bool = False,
+    log_y: bool = False,
     x_ticks: Sequence[float] | None = None,
-    width: int = 460,
+    width: int = 400,
     height: int = 300,
 ) -> str:
     """Curves on common axes.
 
-    ``x_ticks`` sets the ticks of x (an experiment's own values); the axis is logarithmic on
-    request. The picture is as high as its legend needs beyond ``height``.
+    ``x_ticks`` sets the ticks of x (an experiment's own values); axes are logarithmic on request
+    and then take values above zero alone. The picture is as high as its legend needs beyond
+    ``height``.
     """
-    points = [point for line in lines for point in line.points] or [(0.0, 0.0)]
-    x0, x1, y0, y1 = limits(points)
-    if log_x and x0 <= 0:
-        raise ValueError(f"log_x: a logarithmic axis has no place for x = {x0}")
-    y_marks, floor, right = ticks(y0, y1), height - FLOOR, width - 14
-    left = max(MARGIN, 14 + LETTER * max(len(short(mark)) for mark in y_marks))
+    points = [point for line in lines for point in line.points] or [(1.0, 1.0)]
+    if min(x for x, _ in points) <= 0 and log_x or min(y for _, y in points) <= 0 and log_y:
+        raise ValueError(f"{title}: a logarithmic axis has no place for values of 0 or less")
     scale = math.log10 if log_x else float
+    scale_y = math.log10 if log_y else float
+    x0, x1, y0, y1 = limits([(scale(x), scale_y(y)) for x, y in points])
+    room = 0.04 * (y1 - y0)
+    y0, y1 = y0 - room, y1 + room  # so that no curve hides behind the axis
+    inner = 8 if any(line.mark for line in lines) else 0  # marks keep away from the labels
+    y_marks = log_ticks(10**y0, 10**y1, 6) if log_y else ticks(y0, y1)
+    floor, right = height - FLOOR, width - 14
+    left = max(MARGIN, 14 + LETTER * max(len(short(mark)) for mark in y_marks))
 
     def place(x: float, y: float) -> tuple[float, float]:
-        across = (scale(x) - scale(x0)) / (scale(x1) - scale(x0))
-        down = (y1 - y) / (y1 - y0)
-        return round(left + across * (right - left), 1), round(TOP + down * (floor - TOP), 1)
+        across, down = (scale(x) - x0) / (x1 - x0), (y1 - scale_y(y)) / (y1 - y0)
+        wide = right - left - 2 * inner
+        return round(left + inner + across * wide, 1), round(TOP + down * (floor - TOP), 1)
 
     parts = []
     for value in y_marks:
-        y = place(x0, value)[1]
+        y = place(points[0][0], value)[1]
         parts.append(f'<path class="grid" d="M{left:g} {y}H{right}" {GRID}/>')
         parts.append(_text(left - 6, y + 4, short(value), "end"))
-    chosen = x_ticks or (log_ticks(x0, x1) if log_x else ticks(x0, x1, 6))
+    chosen = x_ticks or (log_ticks(10**x0, 10**x1) if log_x else ticks(x0, x1, 6))
     edge = -math.inf
     for value in chosen:
-        x, label = place(value, y0)[0], short(value)
+        x, label = place(value, points[0][1])[0], short(value)
         if x - len(label) * LETTER / 2 < edge:
             continue  # no room beside the label before
         edge = x + len(label) * LETTER / 2 + 6
@@ -136,44 +143,52 @@ def dot_chart(
     rows: Mapping[str, Mapping[str, float]],
     x_name: str,
     *,
+    hollow: Mapping[str, Mapping[str, float]] | None = None,
+    log: bool = True,
     reference: float | None = None,
-    width: int = 460,
+    width: int = 400,
 ) -> str:
-    """Compare series over categories: a line a category, a dot a series, x logarithmic.
+    """Compare series over categories: a line a category, a dot a series.
 
-    ``rows`` holds values by category and series; what is missing has no dot. ``reference`` draws a
-    line to compare with.
+    ``rows`` holds values by category and series, ``hollow`` those that others published; what is
+    missing has no dot. ``reference`` draws a line to compare with.
     """
     series = list(dict.fromkeys(name for values in rows.values() for name in values))
-    numbers = [value for values in rows.values() for value in values.values()]
-    if not numbers or min(numbers) <= 0:
-        raise ValueError("rows: a logarithmic axis needs values, all above zero")
+    both = [*rows.values(), *(hollow or {}).values()]
+    numbers = [value for values in both for value in values.values()]
     numbers += [reference] if reference else []
-    x0, x1 = min(numbers) / 1.15, max(numbers) * 1.15
-    left, right = 16 + LETTER * max(map(len, rows)), width - 16
-    floor = TOP + 26 * len(rows)
+    if not numbers or (log and min(numbers) <= 0):
+        raise ValueError("rows: a chart needs values, for a logarithmic axis all above zero")
+    scale = math.log if log else float
+    room = 0.05 * (scale(max(numbers)) - scale(min(numbers))) or 0.5
+    x0, x1 = scale(min(numbers)) - room, scale(max(numbers)) + room
+    label = int(width * 0.4 / LETTER)
+    names = {row: row if len(row) <= label else row[: label - 1] + "…" for row in rows}
+    left, right = 16 + LETTER * max(map(len, names.values())), width - 16
+    floor = TOP - 14 + 26 * len(rows)
 
     def place(value: float) -> float:
-        share = math.log(value / x0) / math.log(x1 / x0)
-        return round(left + share * (right - left), 1)
+        return round(left + (scale(value) - x0) / (x1 - x0) * (right - left), 1)
 
     parts = []
-    for value in log_ticks(x0, x1, 7):
-        parts.append(f'<path class="grid" d="M{place(value)} {TOP}V{floor}" {GRID}/>')
+    for value in log_ticks(math.exp(x0), math.exp(x1), 7) if log else ticks(x0, x1):
+        parts.append(f'<path class="grid" d="M{place(value)} {TOP - 14}V{floor}" {GRID}/>')
         parts.append(_text(place(value), floor + 17, short(value), "middle"))
     if reference:
-        parts.append(
-            f'<path d="M{place(reference)} {TOP}V{floor}" stroke="currentColor" opacity=".6"/>'
-        )
+        x = place(reference)
+        parts.append(f'<path d="M{x} {TOP - 14}V{floor}" stroke="currentColor" opacity=".6"/>')
     parts.append(_text(right, floor + 33, x_name, "end", "quiet"))
-    for number, (row, values) in enumerate(rows.items()):
-        y = TOP + 26 * number + 13
-        parts.append(_text(left - 8, y + 4, row, "end"))
+    for number, row in enumerate(rows):
+        y = TOP - 14 + 26 * number + 13
+        parts.append(_text(left - 8, y + 4, names[row], "end"))
         parts.append(f'<path class="grid" d="M{left:g} {y}H{right}" {GRID}/>')
-        for name, value in values.items():
-            hint = f"{row}, {name}: {value:.4g}"
-            parts.append(_mark(place(value), y, series.index(name), hint=hint))
+        for values, empty in (((hollow or {}).get(row, {}), True), (rows[row], False)):
+            for name, value in values.items():
+                what = f"{row}, {name}{' (published)' if empty else ''}: {value:.4g}"
+                parts.append(_mark(place(value), y, series.index(name), empty, what))
     entries = [(name, _mark(11, -4, style)) for style, name in enumerate(series)]
+    if any((hollow or {}).values()):
+        entries.append(("hollow: published", _mark(11, -4, 6, hollow=True)))
     legend, bottom = _legend(entries, width, floor + FLOOR + 6)
     return _frame(title, "", width, bottom, [*parts, *legend])
 
