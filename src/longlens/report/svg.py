@@ -78,6 +78,15 @@ def short(value: float) -> str:
     return f"{value:.6g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.0e}"
 
 
+def fitted(text: str, most: int) -> str:
+    """Text of at most ``most`` letters.
+
+    >>> fitted("receptive field", 10), fitted("depth", 10)
+    ('receptive…', 'depth')
+    """
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def line_chart(
     title: str,
     lines: Sequence[Line],
@@ -97,7 +106,8 @@ def line_chart(
     ``height``.
     """
     points = [point for line in lines for point in line.points] or [(1.0, 1.0)]
-    if min(x for x, _ in points) <= 0 and log_x or min(y for _, y in points) <= 0 and log_y:
+    scaled = [*(x for x, _ in points if log_x), *(y for _, y in points if log_y)]
+    if scaled and min(scaled) <= 0:
         raise ValueError(f"{title}: a logarithmic axis has no place for values of 0 or less")
     scale = math.log10 if log_x else float
     scale_y = math.log10 if log_y else float
@@ -162,8 +172,7 @@ def dot_chart(
     scale = math.log if log else float
     room = 0.05 * (scale(max(numbers)) - scale(min(numbers))) or 0.5
     x0, x1 = scale(min(numbers)) - room, scale(max(numbers)) + room
-    label = int(width * 0.4 / LETTER)
-    names = {row: row if len(row) <= label else row[: label - 1] + "…" for row in rows}
+    names = {row: fitted(row, int(width * 0.4 / LETTER)) for row in rows}
     left, right = 16 + LETTER * max(map(len, names.values())), width - 16
     floor = TOP - 14 + 26 * len(rows)
 
@@ -209,7 +218,7 @@ def palette_css() -> str:
     def rules(colours: Sequence[str]) -> str:
         return "".join(f".c{i}{{color:{colour}}}" for i, colour in enumerate(colours))
 
-    return f"{rules(LIGHT)}@media(prefers-color-scheme:dark){{{rules(DARK)}}}"
+    return f"{rules(LIGHT)}@media screen and (prefers-color-scheme:dark){{{rules(DARK)}}}"
 
 
 GRID = 'stroke="currentColor" opacity=".16"'
@@ -231,10 +240,10 @@ def _frame(title: str, y_name: str, width: int, height: float, parts: Sequence[s
         f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="{FONT}">',
         f"<title>{escape(title)}</title>",
         f'<text x="8" y="18" font-size="14" font-weight="600" fill="currentColor">'
-        f"{escape(title)}</text>",
+        f"{escape(fitted(title, int((width - 16) / (1.15 * LETTER))))}</text>",
     ]
     if y_name:
-        head.append(_text(8, 35, y_name, "start", "quiet"))
+        head.append(_text(8, 35, fitted(y_name, int((width - 16) / LETTER)), "start", "quiet"))
     return "\n".join([*head, *parts, "</svg>"])
 
 
@@ -305,8 +314,7 @@ def _legend(entries: Sequence[tuple[str, str]], width: int, top: float) -> tuple
         if name in seen:  # several seeds of one row share an entry
             continue
         seen.add(name)
-        most = int((width - 48) / LETTER)
-        label = name if len(name) <= most else name[: most - 1] + "…"
+        label = fitted(name, int((width - 48) / LETTER))
         needed = 30 + len(label) * LETTER + 12
         if x > 8 and x + needed > width:
             x, y = 8.0, y + LINE
