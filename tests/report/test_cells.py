@@ -34,14 +34,25 @@ def test_a_stand_in_is_compared_and_averaged_with_nothing(tmp_path):
     assert cells["Pathfinder"].mean == 90 and cells["Pathfinder"].published == 81.62
     assert cells["Pathfinder"].difference is None and not cells["Pathfinder"].comparable
     average = means(found, cells)
-    assert average.columns == 3 and average.ours == pytest.approx((54 + 80 + 69) / 3)
+    assert average.columns == ("ListOps", "Text", "Image") and average.ours == pytest.approx(
+        (54 + 80 + 69) / 3
+    )
     assert average.published_same == pytest.approx((53.05 + 79.28 + 70.44) / 3)  # the same three
-    assert average.published_columns == 5 and average.published == pytest.approx(73.99)
+    assert len(average.published_columns) == 5 and average.published == pytest.approx(73.99)
+
+
+def test_further_published_columns_are_part_of_no_mean(tmp_path):
+    found = experiment(tmp_path, table2())
+    assert found.extra == ("Speed",) and "Speed" not in found.columns
+    average = means(found, table(found)["Nobody"])
+    assert average.ours == 70 and average.published is None
 
 
 def test_quick_runs_and_validation_numbers_are_compared_with_nothing(tmp_path):
     values = table2() | {"quick": True}
-    assert not any(cell.comparable for cell in filled(experiment(tmp_path, values)))
+    quick = experiment(tmp_path, values)
+    assert not any(cell.comparable for cell in filled(quick))
+    assert table(quick)["S4"]["Text"].marks == []  # nothing was run there
     only = record("LaS", "Text")
     del only["metrics"]["test"]
     cell = table(experiment(tmp_path, table2() | {"records": [only]}))["LaS"]["Text"]

@@ -10,7 +10,7 @@ import jinja2
 
 from longlens._version import __version__
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table
-from longlens.report.cells import MISSING, Cell, Metric, filled, means, number, table
+from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
 from longlens.report.figures import group_picture, groups, learning_curves, overview
 from longlens.report.measurements import shown
 from longlens.report.results import Bench, Experiment, Results
@@ -18,6 +18,7 @@ from longlens.report.svg import palette_css
 
 LIMIT = 3_000_000  # bytes of a page
 CURVE_POINTS = (60, 30, 12)  # a page that is too large is drawn with fewer
+PICTURE = "Ours filled, published hollow"
 SPEED = ("parameters", "tokens/s", "memory (MiB)", "minutes", "hardware")
 
 
@@ -75,7 +76,7 @@ def _facts(results: Results) -> list[tuple[str, str]]:
         (str(len(records) - done), "failed or stopped"),
     ]
     if seconds:
-        facts.append((number(sum(seconds) / 3600), "hours of training"))
+        facts.append((f"{sum(seconds) / 3600:.1f}", "hours of training"))
     if days:
         facts.append((days[0] if days[0] == days[-1] else f"{days[0]} – {days[-1]}", "date"))
     return facts
@@ -105,11 +106,13 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
         rows.append(
             {
                 "name": row,
+                "extra": [experiment.published.get(row, {}).get(c) for c in experiment.extra],
                 "ours": any(cell.records for cell in cells.values()),
                 "cells": [_cell(cell) for cell in cells.values()],
                 "mean": average and {
                     "ours": metric.show(average.ours),
                     "columns": average.columns,
+                    "names": ", ".join(average.columns or average.published_columns),
                     "same": metric.show(average.published_same),
                     "published": metric.show(average.published),
                     "published_columns": average.published_columns,
@@ -128,11 +131,12 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
         "direction": "higher" if metric.higher_is_better else "lower",
         "x_label": experiment.x_label if experiment.kind == "curve" else "",
         "columns": experiment.columns,
+        "extra": experiment.extra,
         "rows": rows,
         "some_ours": any(row["ours"] for row in rows),
         "mixed": len({row["ours"] for row in rows}) > 1,
         "has_mean": any(row["mean"] for row in rows),
-        "picture": overview(experiment, "Ours, with the published numbers hollow"),
+        "picture": None if experiment.quick else overview(experiment, PICTURE),
         "validation": list(learning_curves(experiment, "validation", points)),
         "train": list(learning_curves(experiment, "train", points)),
         "conditions": _conditions(experiment),

@@ -174,10 +174,10 @@ class Mean:
 
     metric: Metric
     ours: float | None
-    columns: int
+    columns: tuple[str, ...]
     published_same: float | None  # over the columns of ours, where all of them are published
     published: float | None  # over all columns that are published
-    published_columns: int
+    published_columns: tuple[str, ...]
 
 
 def table(experiment: Experiment) -> dict[str, dict[str, Cell]]:
@@ -194,7 +194,7 @@ def table(experiment: Experiment) -> dict[str, dict[str, Cell]]:
                 metric=metric,
                 published=experiment.published.get(row, {}).get(column),
                 records=(records := tuple(found.get((row, column), ()))),
-                quick=experiment.quick or any(record.get("quick") for record in records),
+                quick=bool(records) and experiment.quick,
             )
             for column in experiment.columns
         }
@@ -208,14 +208,14 @@ def means(experiment: Experiment, cells: Mapping[str, Cell]) -> Mean | None:
         return None
     ours = [cell for cell in cells.values() if cell.comparable]
     same = [cell.published for cell in ours if cell.published is not None]
-    published = [cell.published for cell in cells.values() if cell.published is not None]
+    theirs = {name: c.published for name, c in cells.items() if c.published is not None}
     return Mean(
         metric=Metric(experiment.metric),
         ours=mean([cell.mean for cell in ours if cell.mean is not None]) if ours else None,
-        columns=len(ours),
+        columns=tuple(cell.column for cell in ours),
         published_same=mean(same) if ours and len(same) == len(ours) else None,
-        published=mean(published) if published else None,
-        published_columns=len(published),
+        published=mean(theirs.values()) if theirs else None,
+        published_columns=tuple(theirs),
     )
 
 

@@ -35,12 +35,14 @@ def overview(experiment: Experiment, title: str, width: int = 400) -> str | None
             if cell is None or cell.mean is None:
                 continue
             # A stand-in says so, and nothing that was published stands beside it.
-            column = cell.column + (", stand-in" if cell.stands_in_for else "")
+            column = cell.column + (" *" if cell.stands_in_for else "")
             line, series = (column, cell.row) if swap else (cell.row, column)
             ours.setdefault(line, {})[series] = cell.mean
             if cell.published is not None and cell.comparable:
                 theirs.setdefault(line, {})[series] = cell.published
     label = Metric(experiment.metric).label
+    if any(cell.stands_in_for for line in ran.values() for cell in line.values()):
+        label += "; *: stand-in data"
     return dot_chart(title, ours, label, hollow=theirs, log=False, width=width)
 
 

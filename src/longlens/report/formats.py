@@ -67,7 +67,8 @@ def text_grid(
                 f"{what}: {experiment.name} has no {unknown[0]!r}; it has {', '.join(there)}"
             )
     names = list(columns or experiment.columns)
-    head, lines, averaged = ["", *names], [], False
+    extra = [] if columns else experiment.extra
+    lines, averaged = [], False
     for row, cells in table(experiment).items():
         if rows and row not in rows:
             continue
@@ -75,10 +76,11 @@ def text_grid(
         average = means(experiment, kept)
         averaged = average is not None
         last = [] if average is None else [mean_text(average)]
-        lines.append([row, *(cell_text(cell) for cell in kept.values()), *last])
+        further = [extra_text(experiment, row, name) for name in extra]
+        lines.append([row, *(cell_text(cell) for cell in kept.values()), *last, *further])
     if rows:
         lines.sort(key=lambda line: list(rows).index(line[0]))
-    return [head + (["mean"] if averaged else []), *lines]
+    return [["", *names, *(["mean"] if averaged else []), *extra], *lines]
 
 
 def cell_text(cell: Cell) -> str:
@@ -90,15 +92,21 @@ def cell_text(cell: Cell) -> str:
     return " ".join(words) or MISSING
 
 
+def extra_text(experiment: Experiment, row: str, column: str) -> str:
+    """A number that was published beside the table's own columns."""
+    value = experiment.published.get(row, {}).get(column)
+    return MISSING if value is None else f"({value:g})"
+
+
 def mean_text(mean: Mean) -> str:
     """A mean, over how many columns, and the published one over the same columns."""
     if mean.ours is not None:
-        ours = f"{mean.metric.show(mean.ours)} over {mean.columns}"
+        ours = f"{mean.metric.show(mean.ours)} over {len(mean.columns)}"
         same = mean.published_same
         return ours if same is None else f"{ours} ({mean.metric.show(same)})"
     if mean.published is None:
         return MISSING
-    return f"({mean.metric.show(mean.published)} over {mean.published_columns})"
+    return f"({mean.metric.show(mean.published)} over {len(mean.published_columns)})"
 
 
 def markdown(grid: Sequence[Sequence[str]]) -> str:

@@ -27,6 +27,7 @@ class Experiment:
 
     ``published`` holds numbers as they were printed (accuracies in percent), the records hold them
     as they were measured (accuracies as fractions). For ``kind="curve"`` columns are values of x.
+    ``extra`` are columns that were published beside these (their mean, speed …): part of no mean.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Experiment:
     records: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     quick: bool = False
+    extra: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,8 +170,9 @@ def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
     columns = [str(column) for column in values.get("columns") or ()]
     # What the file's lists leave out is shown all the same, after what they name.
     rows += [*published, *(str(r["row"]) for r in records)]
-    columns += [c for cells in published.values() for c in cells]
     columns += [str(r["column"]) for r in records]
+    columns += [c for cells in published.values() for c in cells if not values.get("columns")]
+    extra = [c for cells in published.values() for c in cells if c not in columns]
     return Experiment(
         name=name,
         title=str(values.get("title") or name),
@@ -184,6 +187,7 @@ def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
         records=records,
         notes=tuple(map(str, values.get("notes") or ())),
         quick=bool(values.get("quick", False)),
+        extra=tuple(dict.fromkeys(extra)),
     )
 
 
