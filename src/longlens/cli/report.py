@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from longlens.report.bench import bench_pictures
+from longlens.report.figures import overview
+from longlens.report.formats import BLOCK, update_blocks, write_tables
 from longlens.report.results import Results, read_results
+from longlens.report.svg import standalone
 
 WIDTH = 640  # of pictures that are files
 EPILOG = """examples:
@@ -63,18 +67,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.only:
         results = results.only(args.only)
     if args.pictures is not None:
-        _write_pictures(results, args.pictures)
+        for name, picture in pictures(results):
+            _write(args.pictures / name, picture)
     form = args.format or "html"
     if form == "html":
-        from longlens.report.build import build_page
+        from longlens.report.build import build_page  # the tables need no jinja2
 
         output = args.output or Path("report.html")
         page = build_page(results, args.title)
         _write(output, page)
         print(f"{output}: {len(page.encode()) / 1e6:.2f} MB, {_counted(results)}")
         return 0
-    from longlens.report.formats import write_tables
-
     text = write_tables(results, form)
     if args.output is None:
         print(text, end="")
@@ -99,22 +102,17 @@ def _write(path: Path, text: str) -> None:
         raise ValueError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _write_pictures(results: Results, folder: Path) -> None:
-    from longlens.report.bench import bench_pictures
-    from longlens.report.figures import overview
-    from longlens.report.svg import standalone
-
+def pictures(results: Results) -> Iterator[tuple[str, str]]:
+    """Yield the charts that are files of their own: their names and SVG."""
     for experiment in results.experiments:
-        if picture := overview(experiment, experiment.title, WIDTH):
-            _write(folder / f"{experiment.name}.svg", standalone(picture))
+        if not experiment.quick and (picture := overview(experiment, experiment.title, WIDTH)):
+            yield f"{experiment.name}.svg", standalone(picture)
     for bench in results.benches:
         for name, picture in bench_pictures(bench, WIDTH):
-            _write(folder / f"{bench.name}_{name}.svg", standalone(picture))
+            yield f"{bench.name}_{name}.svg", standalone(picture)
 
 
 def _update(path: Path) -> None:
-    from longlens.report.formats import BLOCK, update_blocks
-
     try:
         before = path.read_text()
     except OSError as error:

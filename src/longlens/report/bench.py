@@ -44,6 +44,12 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
 SHORT = ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", "error")
 
 
+def title_of(bench: Bench) -> str:
+    """What was measured, and on what."""
+    what = {"ops": "Attention", "layer": "Attention layers", "decode": "Decoding"}[kind(bench)]
+    return ", ".join(filter(None, [what, bench.rows[0].get("hardware")]))
+
+
 def kind(bench: Bench) -> str:
     """Which of the benchmarks wrote the rows: ops, layer or decode."""
     first = bench.rows[0]
@@ -81,13 +87,13 @@ def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
         "decode": ("layer", "One decoded token, against softmax", "ratio_to_softmax"),
     }[kind(bench)]
     where = f" · {bench.rows[0]['hardware']}" if bench.rows[0].get("hardware") else ""
-    pictures = []
+    pictures, shape = [], SHAPES[kind(bench)]
     if times := _by_shape(bench, series, reference):
         axis = f"times as long, logarithmic{where}"
-        pictures.append(("time", dot_chart(title, times, axis, reference=1.0, width=width)))
+        pictures.append(("time", dot_chart(title, times, axis, shape, reference=1.0, width=width)))
     if memory := _by_shape(bench, series, "peak_mib"):
         axis = f"MiB, logarithmic{where}"
-        pictures.append(("memory", dot_chart("Peak memory", memory, axis, width=width)))
+        pictures.append(("memory", dot_chart("Peak memory", memory, axis, shape, width=width)))
     return pictures
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from longlens._version import __version__
-from longlens.report.bench import bench_conditions, bench_pictures, bench_table
+from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
 from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
 from longlens.report.figures import group_picture, groups, learning_curves, overview
 from longlens.report.measurements import shown
@@ -67,6 +67,8 @@ def _render(results: Results, title: str, points: int) -> str:
 def _facts(results: Results) -> list[tuple[str, str]]:
     """The numbers at the top of the page."""
     records = [record for e in results.experiments for record in e.records]
+    if not records:
+        return []
     done = sum(record["status"] == "finished" for record in records)
     seconds = [c for record in records if (c := record.get("wall_seconds"))]
     days = sorted(str(r["started"])[:10] for r in records if r.get("started"))
@@ -219,8 +221,8 @@ def _bench(bench: Bench) -> dict[str, Any]:
     head, *rows = bench_table(bench, everything=True)
     conditions = ", ".join(f"{name} {value}" for name, value in bench_conditions(bench).items())
     return {
-        "name": bench.name,
-        "conditions": conditions,
+        "title": title_of(bench),
+        "conditions": f"{bench.name}: {conditions}",
         "pictures": [picture for _, picture in bench_pictures(bench)],
         "caption": f"{bench.name}: every row",
         "head": head,

@@ -14,7 +14,7 @@ from longlens.report.cells import MISSING, Cell, Mean, filled, means, table
 from longlens.report.results import Bench, Experiment, Results, read_file
 
 FORMATS = ("md", "csv", "latex")
-BLOCK = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"^(<!-- table: ([^\n]+?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
 LEGEND = (
     "Ours, mean ± standard deviation over seeds; in parentheses the published number. "
     "A mean says how many columns it is over; stand-ins are in none."

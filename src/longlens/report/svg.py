@@ -152,6 +152,7 @@ def dot_chart(
     title: str,
     rows: Mapping[str, Mapping[str, float]],
     x_name: str,
+    y_name: str = "",
     *,
     hollow: Mapping[str, Mapping[str, float]] | None = None,
     log: bool = True,
@@ -174,32 +175,36 @@ def dot_chart(
     x0, x1 = scale(min(numbers)) - room, scale(max(numbers)) + room
     names = {row: fitted(row, int(width * 0.4 / LETTER)) for row in rows}
     left, right = 16 + LETTER * max(map(len, names.values())), width - 16
-    floor = TOP - 14 + 26 * len(rows)
+    top = TOP - 4 if y_name else TOP - 16
+    floor = top + 26 * len(rows)
+    apart = min(3.0, 12 / len(series))  # so that equal values are seen as two
 
     def place(value: float) -> float:
         return round(left + (scale(value) - x0) / (x1 - x0) * (right - left), 1)
 
     parts = []
     for value in log_ticks(math.exp(x0), math.exp(x1), 7) if log else ticks(x0, x1):
-        parts.append(f'<path class="grid" d="M{place(value)} {TOP - 14}V{floor}" {GRID}/>')
+        parts.append(f'<path class="grid" d="M{place(value)} {top}V{floor}" {GRID}/>')
         parts.append(_text(place(value), floor + 17, short(value), "middle"))
     if reference:
         x = place(reference)
-        parts.append(f'<path d="M{x} {TOP - 14}V{floor}" stroke="currentColor" opacity=".6"/>')
+        parts.append(f'<path d="M{x} {top}V{floor}" stroke="currentColor" opacity=".6"/>')
     parts.append(_text(right, floor + 33, x_name, "end", "quiet"))
     for number, row in enumerate(rows):
-        y = TOP - 14 + 26 * number + 13
+        y = top + 26 * number + 13
         parts.append(_text(left - 8, y + 4, names[row], "end"))
         parts.append(f'<path class="grid" d="M{left:g} {y}H{right}" {GRID}/>')
         for values, empty in (((hollow or {}).get(row, {}), True), (rows[row], False)):
             for name, value in values.items():
                 what = f"{row}, {name}{' (published)' if empty else ''}: {value:.4g}"
-                parts.append(_mark(place(value), y, series.index(name), empty, what))
+                style = series.index(name)
+                aside = y + apart * (style - (len(series) - 1) / 2)
+                parts.append(_mark(place(value), aside, style, empty, what))
     entries = [(name, _mark(11, -4, style)) for style, name in enumerate(series)]
     if any((hollow or {}).values()):
         entries.append(("hollow: published", _mark(11, -4, 6, hollow=True)))
     legend, bottom = _legend(entries, width, floor + FLOOR + 6)
-    return _frame(title, "", width, bottom, [*parts, *legend])
+    return _frame(title, y_name, width, bottom, [*parts, *legend])
 
 
 def standalone(picture: str) -> str:
