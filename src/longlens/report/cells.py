@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,7 +39,7 @@ class Metric:
         found = metrics.get(self.name, metrics.get(SAME.get(self.name, "")))
         if found is None and self.name == "perplexity" and "bits_per_token" in metrics:
             found = 2.0 ** metrics["bits_per_token"]
-        if not isinstance(found, int | float) or isinstance(found, bool):
+        if not isinstance(found, int | float) or not math.isfinite(found):
             return None
         return 100.0 * found if self.name == "accuracy" else float(found)
 
@@ -73,7 +74,7 @@ class Cell:
         """The finished runs with their value on the test split, on validation if none has one."""
         done = [r for r in self.records if r["status"] == "finished"]
         for split in ("test", "validation"):
-            pairs = [(r, self.metric.value((r.get("metrics") or {}).get(split, {}))) for r in done]
+            pairs = [(r, self.metric.value(_of(r, "metrics", split) or {})) for r in done]
             if found := [(r, value) for r, value in pairs if value is not None]:
                 return found
         return []
@@ -113,7 +114,7 @@ class Cell:
             marks.append(("stand-in", f"other data: stands in for {self.stands_in_for}"))
         if self.quick:
             marks.append(("quick", "a shrunk run that shows that the command works"))
-        if self.values and not any("test" in (r.get("metrics") or {}) for r, _ in self.scored):
+        if self.values and not any(_of(r, "metrics", "test") for r, _ in self.scored):
             marks.append(("validation", "on the validation split: there is no test result"))
         if any(record.get("clean") is False for record, _ in self.scored):
             marks.append(("uncommitted", "run with code that differs from its commit"))

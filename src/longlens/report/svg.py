@@ -295,10 +295,11 @@ SHAPES = (
 
 
 def _mark(x: float, y: float, style: int, hollow: bool = False, hint: str = "") -> str:
+    shape = SHAPES[(style + style // len(LIGHT)) % len(SHAPES)]
     fill = 'fill="none"' if hollow else 'fill="currentColor"'
     title = f"<title>{escape(hint)}</title>" if hint else ""
     return (
-        f'<path {_colour(style)} transform="translate({x:g} {y:g})" d="{SHAPES[style % 4]}" '
+        f'<path {_colour(style)} transform="translate({x:g} {y:g})" d="{shape}" '
         f'{fill} stroke="currentColor" stroke-width="1.2">{title}</path>'
     )
 
