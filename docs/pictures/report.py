@@ -14,9 +14,9 @@ ROOT = Path(__file__).parent.parent.parent
 FRAME = """
 <style>
 body { margin: 0; padding: 16px; display: flex; gap: 16px; background: #8b919b; }
-iframe { border: 0; border-radius: 8px; height: 1180px; }
+iframe { border: 0; border-radius: 8px; height: 1000px; }
 </style>
-<iframe src="PAGE" style="width: 1200px"></iframe><iframe src="PAGE" style="width: 390px"></iframe>
+<iframe src="PAGE" style="width: 1100px"></iframe><iframe src="PAGE" style="width: 390px"></iframe>
 """
 
 with sync_playwright() as playwright:
@@ -24,7 +24,7 @@ with sync_playwright() as playwright:
         executable_path=shutil.which("chromium"),
         args=["--no-sandbox", "--allow-file-access-from-files"],
     )
-    page = browser.new_page(viewport={"width": 1638, "height": 1212})
+    page = browser.new_page(viewport={"width": 1538, "height": 1032})
     frame = ROOT / "report.frame.html"
     frame.write_text(FRAME.replace("PAGE", "report.html"))
     try:

@@ -61,6 +61,12 @@ def test_quick_runs_and_validation_numbers_are_compared_with_nothing(tmp_path):
 
 
 def test_failed_runs_have_no_number(tmp_path):
+    values = table2()
+    lost = record("S4", "Image")
+    lost["metrics"] = {"validation": None, "test": {"accuracy": float("nan")}}
+    values["records"].append(lost)
+    cell = table(experiment(tmp_path, values))["S4"]["Image"]
+    assert cell.mean is None and [word for word, _ in cell.marks] == ["1 without a value"]
     cell = table(experiment(tmp_path, table2()))["Transformer"]["Text"]
     assert cell.mean is None and cell.text() == "—" and len(cell.unfinished) == 1
     assert [word for word, _ in cell.marks] == ["1 stopped"]

@@ -11,7 +11,7 @@ import jinja2
 from longlens._version import __version__
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
 from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
-from longlens.report.figures import group_picture, groups, learning_curves, overview
+from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
 from longlens.report.measurements import shown
 from longlens.report.results import Bench, Experiment, Results
 from longlens.report.svg import palette_css
@@ -210,10 +210,10 @@ def _groups(experiment: Experiment) -> list[dict[str, Any]]:
             for row, cells in values.items()
         ]
         title = f"{experiment.title}: {column} by {group}"
-        picture = group_picture(column, group, values)
-        found.append(
-            _plain(f"{title}, test accuracy (%)", rows) | {"title": title, "picture": picture}
-        )
+        entry = {"title": title, "picture": group_picture(column, group, values), "remark": ""}
+        if len(values) > MOST_LINES:
+            entry["remark"] = f"the first {MOST_LINES} of {len(values)} rows"
+        found.append(_plain(f"{title}, test accuracy (%)", rows) | entry)
     return found
 
 
