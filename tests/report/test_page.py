@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 from longlens.report import build, svg
+from longlens.report.audits import show_audit
 from longlens.report.build import build_page
 from longlens.report.results import Measurement, Results, read_results
 from tests.report.sample import write_results
@@ -53,11 +54,72 @@ def audit():
             "schema": 1,
             "kind": "audit",
             "task": "image",
-            "verdict": "local: a field of <61> is enough",
-            "sweep": [
-                {"model": "conv", "receptive_field": 5, "accuracy": 0.61},
-                {"model": "conv", "receptive_field": 61, "accuracy": 0.8, "ratio": None},
+            "title": "Audit of image",
+            "verdict": {"text": "short range: a field of <61> is enough", "confidence": 0.97},
+            "chance": 0.1,
+            "length": 1024,
+            "curve": [
+                {
+                    "model": "conv 5",
+                    "receptive_field": 5,
+                    "seeds": 2,
+                    "test": 0.61,
+                    "gain": 0.51,
+                    "validation": 0.62,
+                    "deviation": 0.01,
+                },
+                {
+                    "model": "conv 61",
+                    "receptive_field": 61,
+                    "seeds": 1,
+                    "test": 0.8,
+                    "gain": 0.7,
+                    "validation": 0.81,
+                    "deviation": None,
+                },
+                {
+                    "model": "s4d",
+                    "receptive_field": None,
+                    "seeds": 1,
+                    "test": 0.85,
+                    "gain": 0.75,
+                    "validation": 0.86,
+                    "deviation": None,
+                },
             ],
+            "points": [
+                {
+                    "model": "conv 9",
+                    "receptive_field": 9,
+                    "seed": 1,
+                    "status": "failed",
+                    "error": "out of memory",
+                    "steps": None,
+                }
+            ],
+            "ranges": {"of_accuracy": {"0.90": {"receptive_field": 61, "interval": [61, None]}}},
+            "published": {"kernel": 61, "ratio": 0.925, "source": "the locality study"},
+            "ratio": {"receptive_field": 61, "ratio": 0.9412, "of": "s4d"},
+            "diagnostics": {
+                "majority": 0.1,
+                "chance": 0.1,
+                "trigrams": {"test": 0.3, "l2": 0.1},
+                "mutual_information": {
+                    "positions": [
+                        {"position": p, "bits": 0.01 * p, "floor": 0.005} for p in range(3)
+                    ]
+                },
+                "shuffled_trigrams": [
+                    {"kind": kind, "window": w, "test": 0.2}
+                    for kind in ("inside", "blocks")
+                    for w in (2, 64)
+                ],
+            },
+            "groups": {"depth": {"conv 5": {"2": {"accuracy": 0.5, "count": 3}}}},
+            "certificate": {"holds": True, "method": "exact"},
+            "data": {"identity": "e" * 64, "name": "image", "stands_in_for": None},
+            "options": {"seeds": 2, "quick": False, "budget": "5m"},
+            "provenance": {"hardware": "NVIDIA H200", "commit": "fed987"},
         },
     )
 
@@ -144,7 +206,13 @@ def test_it_shows_numbers_marks_failures_and_dashes(page):
         "paper 88.21 over 6",
         "2 of its runs did not finish",
         "Runs that did not finish",
-        "local: a field of <61> is enough",
+        "short range: a field of <61> is enough",
+        "94.1 s4d 92.5 +1.6 the locality study",
+        "90 % of its accuracy 61 61 … more",
+        "trigrams 30.0",
+        "conv 9 image 1 failed — out of memory",
+        "Audit of image: test accuracy (%) by depth",
+        "holds yes",
         "Text: validation is carved from train",
         "Table 2: the Long Range Arena: ListOps by operator",
         "MIN ",
@@ -194,6 +262,21 @@ def luminance(colour):
 def contrast(a, b):
     low, high = sorted((luminance(a), luminance(b)))
     return (high + 0.05) / (low + 0.05)
+
+
+def test_an_audit_of_other_data_is_compared_with_nothing():
+    values = dict(audit().values)
+    values["data"] = {"stands_in_for": "LRA's Pathfinder"}
+    shown = show_audit(Measurement("audit_pathfinder", "audit", values))
+    assert [mark for mark, _ in shown["marks"]] == ["stand-in"]
+    (ratio,) = [t for t in shown["tables"] if "share of a global" in t["caption"]]
+    assert ratio["rows"][0][ratio["head"].index("difference")] == "—"
+
+
+def test_an_audit_that_has_just_begun_can_be_shown():
+    values = {"schema": 1, "kind": "audit", "task": "text", "curve": [], "points": []}
+    shown = show_audit(Measurement("audit_text", "audit", values))
+    assert shown["title"] == "Audit of text" and shown["pictures"] == []
 
 
 @pytest.mark.parametrize("scheme", [0, 1])

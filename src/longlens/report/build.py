@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 import jinja2
 
 from longlens._version import __version__
+from longlens.report.audits import audit_failures, show_audit
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
 from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
 from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
-from longlens.report.measurements import shown
+from longlens.report.measurements import plain_table, show_lens
 from longlens.report.results import Bench, Experiment, Results
 from longlens.report.svg import palette_css
 
@@ -52,14 +53,18 @@ def _render(results: Results, title: str, points: int) -> str:
         css=(folder / "style.css").read_text() + palette_css(),
         script=(folder / "sort.js").read_text(),
         facts=_facts(results),
-        contents=_plain("What is here", [_content(e) for e in results.experiments]),
+        contents=plain_table("What is here", [_content(e) for e in results.experiments]),
         experiments=experiments,
         groups=[g for e in results.experiments for g in _groups(e)],
         benches=[_bench(bench) for bench in results.benches],
         speed=[s for e in results.experiments if (s := _speed(e))["rows"]],
-        audits=[shown(m) for m in results.measurements if m.kind == "audit"],
-        lenses=[shown(m) for m in results.measurements if m.kind == "lens"],
-        failures=_plain("Runs that did not finish", _failures(results.experiments)),
+        audits=[show_audit(m) for m in results.measurements if m.kind == "audit"],
+        lenses=[show_lens(m) for m in results.measurements if m.kind == "lens"],
+        failures=plain_table(
+            "Runs that did not finish",
+            _failures(results.experiments)
+            + [line for m in results.measurements for line in audit_failures(m)],
+        ),
         missing=MISSING,
     )
 
@@ -167,12 +172,6 @@ def _key(ours: float | None, published: float | None) -> dict[str, Any]:
     return {"rank": 0 if ours is not None else 1 if published is not None else 2, "value": value}
 
 
-def _plain(caption: str, rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """A table for the page: its caption, head, and rows of words."""
-    head = list(rows[0]) if rows else []
-    return {"caption": caption, "head": head, "rows": [list(row.values()) for row in rows]}
-
-
 def _conditions(experiment: Experiment) -> dict[str, Any]:
     metric = Metric(experiment.metric)
     rows = []
@@ -186,7 +185,7 @@ def _conditions(experiment: Experiment) -> dict[str, Any]:
                 **cell.conditions(), "remarks": marks or MISSING,
             }
         )  # fmt: skip
-    return _plain(f"{experiment.title}: conditions of every number", rows)
+    return plain_table(f"{experiment.title}: conditions of every number", rows)
 
 
 def _speed(experiment: Experiment) -> dict[str, Any]:
@@ -196,7 +195,7 @@ def _speed(experiment: Experiment) -> dict[str, Any]:
         if cell.values:
             chosen = {name: conditions[name] for name in SPEED}
             rows.append({"row": cell.row, "column": cell.column, **chosen})
-    return _plain(f"{experiment.title}: speed and memory of training", rows)
+    return plain_table(f"{experiment.title}: speed and memory of training", rows)
 
 
 def _groups(experiment: Experiment) -> list[dict[str, Any]]:
@@ -213,7 +212,7 @@ def _groups(experiment: Experiment) -> list[dict[str, Any]]:
         entry = {"title": title, "picture": group_picture(column, group, values), "remark": ""}
         if len(values) > MOST_LINES:
             entry["remark"] = f"the first {MOST_LINES} of {len(values)} rows"
-        found.append(_plain(f"{title}, test accuracy (%)", rows) | entry)
+        found.append(plain_table(f"{title}, test accuracy (%)", rows) | entry)
     return found
 
 
