@@ -30,8 +30,8 @@ def show_audit(measurement: Measurement) -> dict[str, Any]:
     diagnostics = values.get("diagnostics") or {}
     tables = [
         _curve_table(title, values),
-        _ranges(title, values),
         _ratio(title, values),
+        _ranges(title, values),
         _probes(title, diagnostics),
         *_groups(title, values),
         _certificate(title, values),
@@ -54,6 +54,27 @@ def show_audit(measurement: Measurement) -> dict[str, Any]:
         "tables": [table for table in tables if table["rows"]],
         "pictures": [picture for picture in pictures if picture],
     }
+
+
+def summary(measurements: Sequence[Measurement]) -> Table:
+    """All audits in one table."""
+    rows = []
+    for values in (measurement.values for measurement in measurements):
+        verdict = values.get("verdict") or {}
+        needed = ((values.get("ranges") or {}).get("of_gain") or {}).get("0.95") or {}
+        rows.append(
+            {
+                "task": values.get("task"),
+                "verdict": verdict.get("category"),
+                "confidence (%)": percent(verdict.get("confidence")),
+                "field for 95 % of the gain": needed.get("receptive_field") or "more than tried",
+                "typical length": values.get("length"),
+                "bounded / global (%)": percent((values.get("ratio") or {}).get("ratio")),
+                "published (%)": percent((values.get("published") or {}).get("ratio")),
+                "marks": ", ".join(mark for mark, _ in marks(values)) or None,
+            }
+        )
+    return plain_table("All audits", rows)
 
 
 def marks(values: Mapping[str, Any]) -> list[tuple[str, str]]:

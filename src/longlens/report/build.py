@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 
 from longlens._version import __version__
-from longlens.report.audits import audit_failures, show_audit
+from longlens.report.audits import audit_failures, show_audit, summary
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
 from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
 from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
@@ -46,6 +46,7 @@ def _render(results: Results, title: str, points: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    audits = [m for m in results.measurements if m.kind == "audit"]
     experiments = [_experiment(experiment, points) for experiment in results.experiments]
     return environment.get_template("page.html").render(
         title=title,
@@ -58,7 +59,8 @@ def _render(results: Results, title: str, points: int) -> str:
         groups=[g for e in results.experiments for g in _groups(e)],
         benches=[_bench(bench) for bench in results.benches],
         speed=[s for e in results.experiments if (s := _speed(e))["rows"]],
-        audits=[show_audit(m) for m in results.measurements if m.kind == "audit"],
+        audits=[show_audit(m) for m in audits],
+        audit_summary=summary(audits),
         lenses=[show_lens(m) for m in results.measurements if m.kind == "lens"],
         failures=plain_table(
             "Runs that did not finish",
