@@ -5,8 +5,9 @@ import json
 import pytest
 
 from longlens.report.cells import Metric, filled, means, table
+from longlens.report.figures import overview
 from longlens.report.results import read_results
-from tests.report.sample import figure5, record, table2, write_results
+from tests.report.sample import TASKS, figure5, record, table2, write_results
 from tests.report.test_runs import write_run
 
 
@@ -137,3 +138,13 @@ def test_wrong_paths_are_named(tmp_path):
         read_results([tmp_path / "one", tmp_path / "one" / "figure5.json"])
     with pytest.raises(ValueError, match="there are no results 'tabel2'; there are: table2"):
         read_results([tmp_path / "one"]).only(["tabel2"])
+
+
+def test_pictures_are_split_where_they_would_be_crowded(tmp_path):
+    few = experiment(tmp_path, table2())
+    ((name, picture),) = overview(few, "all")
+    assert name == "" and "Pathfinder *" in picture and "(published): 81.62" not in picture
+    records = [record(f"model {i}", task) for i in range(5) for task in TASKS]
+    many = experiment(tmp_path, table2() | {"records": records})
+    assert [name for name, _ in overview(many, "all")] == list(TASKS)
+    assert overview(experiment(tmp_path, table2() | {"records": []}), "all") == []

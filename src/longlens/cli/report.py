@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -105,8 +106,10 @@ def _write(path: Path, text: str) -> None:
 def pictures(results: Results) -> Iterator[tuple[str, str]]:
     """Yield the charts that are files of their own: their names and SVG."""
     for experiment in results.experiments:
-        if not experiment.quick and (picture := overview(experiment, experiment.title, WIDTH)):
-            yield f"{experiment.name}.svg", standalone(picture)
+        drawn = [] if experiment.quick else overview(experiment, experiment.title, WIDTH)
+        for column, picture in drawn:
+            name = re.sub(r"\W+", "-", f"{experiment.name} {column}".strip().lower()).strip("-")
+            yield f"{name}.svg", standalone(picture)
     for bench in results.benches:
         for name, picture in bench_pictures(bench, WIDTH):
             yield f"{bench.name}_{name}.svg", standalone(picture)

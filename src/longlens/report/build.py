@@ -145,7 +145,7 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
         "some_ours": any(row["ours"] for row in rows),
         "mixed": len({row["ours"] for row in rows}) > 1,
         "has_mean": any(row["mean"] for row in rows),
-        "picture": None if experiment.quick else overview(experiment, PICTURE),
+        "pictures": [] if experiment.quick else overview(experiment, PICTURE),
         "validation": list(learning_curves(experiment, "validation", points)),
         "train": list(learning_curves(experiment, "train", points)),
         "conditions": _conditions(experiment),

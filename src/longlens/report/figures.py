@@ -2,46 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from longlens.report.cells import SAME, Cell, Metric, table
 from longlens.report.results import Experiment, thin
 from longlens.report.svg import Line, dot_chart, line_chart
 
+MOST_SERIES = 4  # of one chart of dots
 MOST_LINES = 12  # of one chart of learning curves
 OPERATORS = ("MIN", "MAX", "MED", "SM")  # ListOps, as its records number them
 
 
-def overview(experiment: Experiment, title: str, width: int = 400) -> str | None:
-    """Our numbers beside the published ones in one picture; None where there are none of ours."""
-    cells = {
-        row: {column: cell for column, cell in line.items() if cell.mean is not None}
-        for row, line in table(experiment).items()
-    }
-    ran = {row: line for row, line in cells.items() if line}
-    if not ran:
-        return None
+def overview(experiment: Experiment, title: str, width: int = 400) -> list[tuple[str, str]]:
+    """Our numbers beside the published ones: names and pictures, none where we have none.
+
+    One picture where the shorter side of the table is short; else one a column.
+    """
+    ours = [
+        cell
+        for line in table(experiment).values()
+        for cell in line.values()
+        if cell.mean is not None
+    ]
+    if not ours:
+        return []
     if experiment.kind == "curve" and (picture := _over_x(experiment, title, width)):
-        return picture
-    columns = [c for c in experiment.columns if any(c in line for line in ran.values())]
-    # The shorter side becomes the series, so that marks stay few and lines can be many.
-    swap = len(columns) > len(ran)
+        return [("", picture)]
+    rows, columns = ({getattr(c, side) for c in ours} for side in ("row", "column"))
+    if min(len(rows), len(columns)) <= MOST_SERIES:
+        return [("", _dots(title, ours, len(columns) > len(rows), width))]
+    return [
+        (name, _dots(name, [c for c in ours if c.column == name], False, width))
+        for name in experiment.columns
+        if name in columns
+    ]
+
+
+def _dots(title: str, cells: Sequence[Cell], swap: bool, width: int) -> str:
+    """Rows as lines and columns as series, or the other way round if ``swap``.
+
+    A stand-in says so, and nothing that was published stands beside it.
+    """
     ours: dict[str, dict[str, float]] = {}
     theirs: dict[str, dict[str, float]] = {}
-    for one in columns if swap else ran:
-        for other in ran if swap else columns:
-            cell = ran[other if swap else one].get(one if swap else other)
-            if cell is None or cell.mean is None:
-                continue
-            # A stand-in says so, and nothing that was published stands beside it.
-            column = cell.column + (" *" if cell.stands_in_for else "")
-            line, series = (column, cell.row) if swap else (cell.row, column)
+    if swap:
+        order = list(dict.fromkeys(cell.column for cell in cells))
+        cells = sorted(cells, key=lambda cell: order.index(cell.column))
+    for cell in cells:
+        column = cell.column + (" *" if cell.stands_in_for else "")
+        line, series = (column, cell.row) if swap else (cell.row, column)
+        if cell.mean is not None:
             ours.setdefault(line, {})[series] = cell.mean
-            if cell.published is not None and cell.comparable:
-                theirs.setdefault(line, {})[series] = cell.published
-    label = Metric(experiment.metric).label
-    if any(cell.stands_in_for for line in ran.values() for cell in line.values()):
+        if cell.published is not None and cell.comparable:
+            theirs.setdefault(line, {})[series] = cell.published
+    label = cells[0].metric.label
+    if any(cell.stands_in_for for cell in cells):
         label += "; *: stand-in data"
     return dot_chart(title, ours, label, hollow=theirs, log=False, width=width)
 

@@ -173,7 +173,7 @@ def dot_chart(
     scale = math.log if log else float
     room = 0.05 * (scale(max(numbers)) - scale(min(numbers))) or 0.5
     x0, x1 = scale(min(numbers)) - room, scale(max(numbers)) + room
-    names = {row: fitted(row, int(width * 0.4 / LETTER)) for row in rows}
+    names = {row: fitted(row, int(width * 0.52 / LETTER)) for row in rows}
     left, right = 16 + LETTER * max(map(len, names.values())), width - 16
     top = TOP - 4 if y_name else TOP - 16
     floor = top + 26 * len(rows)
