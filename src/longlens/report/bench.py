@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from longlens.report.results import Bench
-from longlens.report.svg import dot_chart
+from longlens.report.svg import Line, dot_chart, line_chart
 
 ORIGIN = ("longlens", "commit", "torch", "python", "hardware", "date")
-SHAPES = {"ops": "B,H,L,D", "layer": "B,L,dim,heads", "decode": "B,prompt,dim,heads,key heads"}
+SHAPES = {
+    "ops": "B,H,L,D",
+    "layer": "B,L,dim,heads",
+    "decode": "B,prompt,dim,heads,key heads",
+    "length": "B,H,L,D",
+}
 
 
 def _ms(value: float) -> str:
@@ -29,6 +34,8 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
     "graph": ("graph", None),
     "causal": ("causal", None),
     "rotary": ("rotary", None),
+    "bound": ("bound", None),
+    "window": ("window", None),
     "forward_ms": ("forward", _ms),
     "forward_backward_ms": ("forward + backward", _ms),
     "token_ms": ("a token", _ms),
@@ -39,6 +46,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
     "floor_ms": ("floor", _ms),
     "cache_gb_per_s": ("GB/s of cache", lambda value: f"{value:.0f}"),
     "peak_mib": ("peak memory", lambda value: f"{value:.0f} MiB"),
+    "peak_kib_per_token": ("KiB a token", lambda value: f"{value:.1f}"),
     "error": ("error", lambda value: f"{value:.0e}"),
 }
 SHORT = ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", "error")
@@ -46,16 +54,25 @@ SHORT = ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", 
 
 def title_of(bench: Bench) -> str:
     """What was measured, and on what."""
-    what = {"ops": "Attention", "layer": "Attention layers", "decode": "Decoding"}[kind(bench)]
+    what = {
+        "ops": "Attention",
+        "layer": "Attention layers",
+        "decode": "Decoding",
+        "length": "One layer on long sequences",
+    }[kind(bench)]
     return ", ".join(filter(None, [what, bench.rows[0].get("hardware")]))
 
 
 def kind(bench: Bench) -> str:
-    """Which of the benchmarks wrote the rows: ops, layer or decode."""
-    first = bench.rows[0]
-    if "implementation" in first:
-        return "ops"
-    return "decode" if "token_ms" in first else "layer"
+    """Which of the benchmarks wrote the rows, by the column that only it has."""
+    own = {"implementation": "ops", "token_ms": "decode", "ratio_to_softmax": "layer",
+           "peak_kib_per_token": "length"}  # fmt: skip
+    for column, name in own.items():
+        if column in bench.rows[0]:
+            return name
+    raise ValueError(
+        f"{bench.name}.csv holds no rows of longlens bench: {', '.join(bench.rows[0])}"
+    )
 
 
 def bench_table(bench: Bench, everything: bool = False) -> list[list[str]]:
@@ -81,12 +98,14 @@ def bench_conditions(bench: Bench) -> dict[str, str]:
 
 def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
     """Time, and memory where it was measured: names and SVG pictures."""
+    where = f" · {bench.rows[0]['hardware']}" if bench.rows[0].get("hardware") else ""
+    if kind(bench) == "length":
+        return list(_over_length(bench, where, width))
     series, title, reference = {
         "ops": ("implementation", "Forward and backward, against plain SDPA", "ratio_to_plain"),
         "layer": ("layer", "Forward and backward of a layer, against softmax", "ratio_to_softmax"),
         "decode": ("layer", "One decoded token, against softmax", "ratio_to_softmax"),
     }[kind(bench)]
-    where = f" · {bench.rows[0]['hardware']}" if bench.rows[0].get("hardware") else ""
     pictures, shape = [], SHAPES[kind(bench)]
     if times := _by_shape(bench, series, reference):
         axis = f"times as long, logarithmic{where}"
@@ -95,6 +114,23 @@ def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
         axis = f"MiB, logarithmic{where}"
         pictures.append(("memory", dot_chart("Peak memory", memory, axis, shape, width=width)))
     return pictures
+
+
+def _over_length(bench: Bench, where: str, width: int) -> Iterator[tuple[str, str]]:
+    for name, column, title, unit in (
+        ("time", "forward_backward_ms", "Forward and backward of a LaS layer", "ms"),
+        ("memory", "peak_mib", "Peak memory of a LaS layer", "MiB"),
+    ):
+        points = sorted(
+            (float(row["shape"].split(",")[2]), float(row[column]))
+            for row in bench.rows
+            if _given(row.get(column)) and float(row[column]) > 0
+        )
+        if points:
+            yield name, line_chart(
+                title, [Line("LaS", points, mark=True)], f"tokens{where}", unit,
+                log_x=True, log_y=True, x_ticks=[x for x, _ in points], width=width,
+            )  # fmt: skip
 
 
 def _by_shape(bench: Bench, series: str, column: str) -> dict[str, dict[str, float]]:
