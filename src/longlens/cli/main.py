@@ -22,6 +22,7 @@ COMMANDS = {
     "worker": "work on a queue of runs, here or on a cluster",
     "runs": "list and compare the records of runs",
     "show": "a run's facts and curves",
+    "report": "a page of results beside the published ones, or its tables",
     "bench": "time LaS attention against plain attention, FlexAttention and eager Eq. 4",
     "data": "list, prepare, import and look at tasks",
     "layers": "the zoo of mixers as a table",
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = import_module(f"longlens.cli.{name}").main(words[1:])
     except ModuleNotFoundError as error:
-        if error.name not in ("jsonargparse", "torch", "numpy"):
+        if error.name not in ("jsonargparse", "jinja2", "torch", "numpy"):
             raise
         print(f"longlens {name}: needs {error.name}: pip install 'longlens[lab]'", file=sys.stderr)
         return 1
