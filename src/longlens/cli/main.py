@@ -17,7 +17,8 @@ from longlens._version import __version__
 COMMANDS = {
     "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
     "train": "train any mixer on any task, with a record; goes on where it was cut off",
-    "run": "a table of runs, by one worker or many",
+    "run": "an experiment (table2, readings …) or a table of runs, by one worker or many",
+    "collect": "the records of an experiment as one compact file",
     "tune": "search over any options of train",
     "worker": "work on a queue of runs, here or on a cluster",
     "runs": "list and compare the records of runs",
