@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from longlens.assemble.build import model_config
@@ -15,7 +17,7 @@ from longlens.training.options import TrainOptions
 
 
 def build_on_meta(cell: Cell) -> Model:
-    """Check a cell's options and its task, and build its model on the meta device.
+    """Check a cell's options and its task, and build its model, with one block, on the meta device.
 
     Raises:
         ValueError: it cannot be run; the message names what is wrong.
@@ -37,8 +39,9 @@ def build_on_meta(cell: Cell) -> Model:
         raise ValueError(f"mix_easier is for pathfinder and pathx, got task {options.task!r}")
     if options.length is not None and spec.kind == "regression":
         raise ValueError(f"length would cut the targets of {options.task} off; use task_options")
+    config = replace(model_config(options, spec), depth=1)  # blocks are alike: one stands for all
     with torch.device("meta"):
-        return build_model(model_config(options, spec))
+        return build_model(config)
 
 
 def _spec(options: TrainOptions) -> Spec:

@@ -13,7 +13,11 @@ from pathlib import Path
 
 from longlens.experiments.catalog.base import Experiment
 
-NAMES = ("table2", "table9", "readings", "lasplus")
+NAMES = (
+    "table2", "table3", "table4", "figure5", "figure6", "table7", "table8", "figure3", "table9",
+    "locality", "techniques", "readings", "lasplus",
+)  # fmt: skip
+SAME = {"figure2": "table8"}  # curves of the same runs
 
 
 def find(name: str) -> Experiment:
@@ -23,14 +27,15 @@ def find(name: str) -> Experiment:
         ValueError: there is none.
 
     """
+    name = SAME.get(name, name)
     if name in NAMES:
         found: Experiment = import_module(f"longlens.experiments.catalog.{name}").EXPERIMENT
         return found
     if name.endswith(".py"):
         return _from_file(Path(name))
     near = get_close_matches(name, NAMES, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{name!r} is no experiment and no file{hint} There are {', '.join(NAMES)}")
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise ValueError(f"{name!r} is no experiment{hint}; there are {', '.join(NAMES)}, and files")
 
 
 def _from_file(path: Path) -> Experiment:
