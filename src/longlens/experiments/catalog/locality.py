@@ -38,9 +38,7 @@ EXPERIMENT = Experiment(
     metric="accuracy",
     rows=TASKS,
     columns=tuple(map(str, KERNELS)),
-    runs=tuple(
-        Run(task, str(kernel), _cell(task, kernel)) for task in TASKS for kernel in KERNELS
-    ),
+    runs=tuple(Run(task, str(kernel), _cell(task, kernel)) for task in TASKS for kernel in KERNELS),
     cost="49 runs a seed; 6.5 GPU-hours with --budget 8m",
     notes=(
         *DATA_NOTES,
