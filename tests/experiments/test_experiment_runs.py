@@ -89,6 +89,7 @@ def test_ones_own_experiment_runs_and_is_collected(tmp_path, capsys, monkeypatch
     assert "runs" not in record["options"] and "lr" not in record["options"]  # the default
     assert record["metrics"]["test"]["r2"] is not None and record["epochs"] == 0.5
     assert record["curves"]["validation.r2"][-1][0] == 2
+    assert content["command"] == "longlens run mine.py"
     assert content["published"] == {"LaS": {"sum": 0.9}} and content["notes"] == ["a note"]
     assert main(["run", mine, "--set", "lr=0.5"]) == 1  # a finished run is never overwritten
     assert "other options: lr is 0.5" in capsys.readouterr().err

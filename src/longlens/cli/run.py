@@ -13,6 +13,7 @@ from typing import Any
 
 from longlens.cli.train import parse
 from longlens.experiments.catalog import NAMES, find
+from longlens.experiments.catalog.base import Experiment
 from longlens.experiments.cells import Cell, read_table
 from longlens.experiments.plan import QUICK_SUFFIX, folder_of, plan, quick_data, write_labels
 from longlens.experiments.queue import STUDY, Queue
@@ -135,9 +136,18 @@ def read_changes(words: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def plan_cells(args: argparse.Namespace) -> list[Cell]:
+def is_experiment(what: str) -> bool:
+    """Whether the command's argument names an experiment rather than a table's file.
+
+    >>> is_experiment("table2"), is_experiment("mine.py"), is_experiment("table.yaml")
+    (True, True, False)
+    """
+    path = Path(what)
+    return what in NAMES or path.suffix == ".py" or not (path.suffix or path.is_file())
+
+
+def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
     """The checked cells of an experiment; its labels are written beside where the records go."""
-    experiment = find(args.what)
     planned = plan(
         experiment, args.runs, only=args.only, seeds=args.seeds, budget=args.budget,
         changes=read_changes(args.changes), quick=args.quick,
@@ -157,7 +167,8 @@ def plan_cells(args: argparse.Namespace) -> list[Cell]:
         except ValueError as error:
             raise ValueError(f"{experiment.name}: {run.row}, {run.column}: {error}") from None
     folder = folder_of(experiment, args.runs, args.quick)
-    write_labels(folder, experiment, planned)
+    command = f"longlens run {Path(args.what).name}" if args.what.endswith(".py") else None
+    write_labels(folder, experiment, planned, command)
     if args.quick:
         from longlens.experiments.standins import prepare_stand_in
 
@@ -211,9 +222,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.workers < 0:
         raise ValueError(f"workers must be 0 or more, got {args.workers}")
-    if args.what in NAMES or not Path(args.what).suffix or args.what.endswith(".py"):
-        cells = plan_cells(args)
-        name = find(args.what).name + (QUICK_SUFFIX if args.quick else "")
+    if is_experiment(args.what):
+        experiment = find(args.what)
+        cells = plan_cells(experiment, args)
+        name = experiment.name + (QUICK_SUFFIX if args.quick else "")
     elif given := [name for name in OWN if getattr(args, name) != parser().get_default(name)]:
         flag = "set" if given[0] == "changes" else given[0]
         raise ValueError(f"--{flag} is for experiments, and {args.what} is a table")

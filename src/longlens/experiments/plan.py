@@ -158,14 +158,16 @@ def shrink(cell: Cell, root: Path) -> Cell:
     return with_options(small, {})
 
 
-def describe(experiment: Experiment, quick: bool = False) -> dict[str, Any]:
-    """What stands in ``experiment.json``, without the runs."""
+def describe(
+    experiment: Experiment, quick: bool = False, command: str | None = None
+) -> dict[str, Any]:
+    """What stands in ``experiment.json``, without the runs; ``command`` if it is another one."""
     values: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": experiment.name + (QUICK_SUFFIX if quick else ""),
         "title": experiment.title + (" (--quick: no results)" if quick else ""),
         "source": experiment.source,
-        "command": experiment.command + (" --quick" if quick else ""),
+        "command": (command or experiment.command) + (" --quick" if quick else ""),
         "metric": experiment.metric,
         "rows": list(experiment.rows),
         "columns": list(experiment.columns),
@@ -181,7 +183,9 @@ def describe(experiment: Experiment, quick: bool = False) -> dict[str, Any]:
     return values
 
 
-def write_labels(folder: Path, experiment: Experiment, planned: Sequence[Planned]) -> None:
+def write_labels(
+    folder: Path, experiment: Experiment, planned: Sequence[Planned], command: str | None = None
+) -> None:
     """Write ``experiment.json``; labels of runs that an earlier command planned stay."""
     path = folder / EXPERIMENT
     before: dict[str, Any] = {}
@@ -191,6 +195,6 @@ def write_labels(folder: Path, experiment: Experiment, planned: Sequence[Planned
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{path} is damaged; delete it, the runs stay") from None
     labels = {run.name: {"row": run.row, "column": run.column, "seed": run.seed} for run in planned}
-    values = describe(experiment, folder.name.endswith(QUICK_SUFFIX))
+    values = describe(experiment, folder.name.endswith(QUICK_SUFFIX), command)
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(path, to_json({**values, "runs": {**before, **labels}}))
