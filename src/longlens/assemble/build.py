@@ -159,5 +159,7 @@ def make_prepare(
     transform = None
     if "augment" in options.protocols:
         compiled = among.device.type == "cuda" if options.compile is None else options.compile
-        transform = augment.build(task.name, spec.image, among.device, compile=compiled)
+        transform = augment.build(
+            task.name, spec.image, among.device, compile=compiled, **options.augment_options
+        )
     return Prepare(kind, transform, hide, masked, spec.pair)
