@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from longlens.cli.main import main
-from longlens.report.collect import collect, merge, read_results, thin, write_results
+from longlens.report.collect import collect, merge, read_results, write_results
+from longlens.report.results import thin
 from longlens.training.options import TrainOptions
 
 HEADER = {

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from longlens.report.read import Run, find_runs
+from longlens.report.results import POINTS, thin
 from longlens.training.files import replace_file
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.training.records import EXPERIMENT
 
 SCHEMA = 1
-POINTS = 60  # of a curve, at most
 DIGITS = 6  # significant ones that are kept
 HEADER = (
     "schema", "experiment", "title", "source", "command", "metric", "rows", "columns", "kind",
@@ -162,19 +162,7 @@ def _thin_curves(lines: list[dict[str, Any]], metric: str) -> dict[str, list[lis
             if value is not None:
                 point = [line["step"], _rounded(value)]
                 curves.setdefault(f"{line['split']}.{quantity}", []).append(point)
-    return {name: thin(points) for name, points in curves.items()}
-
-
-def thin(points: list[Any], most: int = POINTS) -> list[Any]:
-    """At most ``most`` of the points, evenly spread, the first and the last among them.
-
-    >>> thin(list(range(10)), 4)
-    [0, 3, 6, 9]
-    """
-    if len(points) <= most:
-        return points
-    last = len(points) - 1
-    return [points[round(number * last / (most - 1))] for number in range(most)]
+    return {name: thin(points, POINTS) for name, points in curves.items()}
 
 
 def _rounded(value: Any) -> Any:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from longlens.report.read import Run, differing_options, find_runs
-from longlens.training.records import RECORD
+from longlens.training.records import EXPERIMENT, RECORD
 
 SCHEMA = 1
-LABELS = "experiment.json"  # beside the runs of a declared experiment: which run is which cell
 # What a reader looks for first comes first; results without runs of ours come last.
 ORDER = ("lasplus", "table2", "readings", "locality", "techniques", "table4", "table7", "table3",
          "table8", "figure2", "figure3", "figure5", "figure6")  # fmt: skip
@@ -120,7 +119,7 @@ def _read_path(path: Path) -> list[Part]:
         raise ValueError(f"{path} does not exist")
     if (path / RECORD).exists():
         raise ValueError(f"{path} is a single run; give the folder above it")
-    if (path / LABELS).exists():
+    if (path / EXPERIMENT).exists():
         return [_labelled(path)]
     files = sorted(f for f in path.iterdir() if f.suffix in (".json", ".csv"))
     if files:
@@ -193,14 +192,14 @@ def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
 
 def _labelled(folder: Path) -> Experiment:
     """The runs of ``longlens run NAME``, in the cells that it wrote down for them."""
-    values = _read_json(folder / LABELS)
+    values = _read_json(folder / EXPERIMENT)
     runs = {run.name: run for run in find_runs(folder)}
     records = [
         {**_record_of_run(runs[name]), **place}
         for name, place in values.get("runs", {}).items()
         if name in runs
     ]
-    return _experiment(folder / LABELS, {**values, "records": records})
+    return _experiment(folder / EXPERIMENT, {**values, "records": records})
 
 
 def experiment_of_runs(name: str, runs: Sequence[Run]) -> Experiment:
