@@ -55,8 +55,8 @@ def time_steps(engine: Engine, examples: MakeExamples, evaluation_rows: int) -> 
             began, done = time.perf_counter(), 0
             while done < 2 or (time.perf_counter() - began < 0.5 and done < 20):
                 engine.update(examples(batch))
-                _wait(engine)
                 done += 1
+            _wait(engine)  # once, as in training: the host prepares a step while another runs
             expected += count / number * (time.perf_counter() - began) / done
     passes = [
         _time_evaluation(engine, split, evaluation_rows)
