@@ -33,26 +33,55 @@ def parser() -> argparse.ArgumentParser:
         "las:bound=0.05,window=9 softmax -o lens/",
     )
     p.add_argument(
-        "subjects", nargs="+", metavar="RUN|MIXER",
+        "subjects",
+        nargs="+",
+        metavar="RUN|MIXER",
         help="the folder of a finished run, or a key of `longlens layers`, with options as in "
         "las:bound=0.05,window=9; 'all' stands for every key",
-    )  # fmt: skip
-    p.add_argument("-o", "--folder", type=Path, default=Path("lens"), metavar="FOLDER",
-                   help="where to write (lens)")  # fmt: skip
-    p.add_argument("--output", type=Path, default=None, metavar="FILE",
-                   help="also write the measurements here, as in results/lens_NAME.json")  # fmt: skip
+    )
+    p.add_argument(
+        "-o",
+        "--folder",
+        type=Path,
+        default=Path("lens"),
+        metavar="FOLDER",
+        help="where to write (lens)",
+    )
+    p.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="also write the measurements here, as in results/lens_NAME.json",
+    )
     p.add_argument("--title", default=None, help="of the measurements (the subjects' names)")
-    p.add_argument("--length", type=int, default=None,
-                   help="positions (512; for a run at most what it was trained at)")  # fmt: skip
+    p.add_argument(
+        "--length",
+        type=int,
+        default=None,
+        help="positions (512; for a run at most what it was trained at)",
+    )
     p.add_argument("--dim", type=int, default=64, help="width of a fresh mixer (64)")
     p.add_argument("--batch", type=int, default=4, help="sequences to average over (4)")
     p.add_argument("--seed", type=int, default=0, help="of fresh weights and random inputs (0)")
-    p.add_argument("--inputs", default="task", choices=("task", "random"),
-                   help="what a run is shown: examples of its task, or random ones (task)")  # fmt: skip
-    p.add_argument("--no-before", dest="before", action="store_false",
-                   help="leave out the run's model as it was before training")  # fmt: skip
-    p.add_argument("--no-pictures", dest="pictures", action="store_false",
-                   help="numbers only: needs no matplotlib")  # fmt: skip
+    p.add_argument(
+        "--inputs",
+        default="task",
+        choices=("task", "random"),
+        help="what a run is shown: examples of its task, or random ones (task)",
+    )
+    p.add_argument(
+        "--no-before",
+        dest="before",
+        action="store_false",
+        help="leave out the run's model as it was before training",
+    )
+    p.add_argument(
+        "--no-pictures",
+        dest="pictures",
+        action="store_false",
+        help="numbers only: needs no matplotlib",
+    )
     return p
 
 
@@ -93,12 +122,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         subject
         for word in words
         for subject in find_subjects(
-            word, length=args.length, dim=args.dim, batch=args.batch, seed=args.seed,
-            inputs=args.inputs, before=args.before,
+            word,
+            length=args.length,
+            dim=args.dim,
+            batch=args.batch,
+            seed=args.seed,
+            inputs=args.inputs,
+            before=args.before,
         )
-    ]  # fmt: skip
+    ]
     looked = [(subject, look(subject)) for subject in subjects]
-    values = lens_json(args.title or ", ".join(args.subjects), looked)
+    values = lens_json(args.title or ", ".join(subject.name for subject in subjects), looked)
     text = json.dumps(values, indent=1, allow_nan=False) + "\n"
     args.folder.mkdir(parents=True, exist_ok=True)
     (args.folder / "lens.json").write_text(text)

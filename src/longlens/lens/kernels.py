@@ -211,9 +211,7 @@ def _average(ema: DampedEMA) -> list[Convolution]:
     def ahead(length: int) -> Tensor:
         return powers(1, torch.arange(1, length + 1))
 
-    return [
-        Convolution("average", len(skip), run, not both, skip, taps, ahead if both else None)
-    ]
+    return [Convolution("average", len(skip), run, not both, skip, taps, ahead if both else None)]
 
 
 def _stepped(kernel: DiagonalKernel, skip: Tensor, causal: bool) -> Convolution:
@@ -282,9 +280,7 @@ def _tnn(layer: TNN) -> list[Convolution]:
 
     none = torch.zeros(width, dtype=torch.float64)
     return [
-        Convolution(
-            "kernel", width, run, layer.causal, none, taps, None if layer.causal else ahead
-        )
+        Convolution("kernel", width, run, layer.causal, none, taps, None if layer.causal else ahead)
     ]
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from longlens.lens.field import influence
@@ -69,8 +68,7 @@ class View:
 def _median(values: Sequence[float]) -> Any:
     if not values:
         return None
-    middle = sorted(values)[(len(values) - 1) // 2]  # the lower one: always a value that occurs
-    return middle
+    return sorted(values)[(len(values) - 1) // 2]  # the lower one: always a value that occurs
 
 
 def look_at_layer(layer: nn.Module, x: Tensor, number: int = 0) -> list[View]:

@@ -136,4 +136,5 @@ def row_entropy(weights: Tensor) -> Tensor:
     """Mean entropy of the rows, in nats, of non-negative weights (B, H, L, L): (H,)."""
     rows = weights.abs()
     rows = rows / rows.sum(-1, keepdim=True).clamp_min(1e-30)
-    return torch.special.entr(rows).sum(-1).mean((0, 2))
+    entropy: Tensor = torch.special.entr(rows).sum(-1).mean((0, 2))
+    return entropy

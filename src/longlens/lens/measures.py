@@ -41,7 +41,9 @@ class Measures:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, rounded to six significant digits."""
-        values = {name: _short(value) for name, value in vars(self).items() if name != "mass_beyond"}
+        values = {
+            name: _short(value) for name, value in vars(self).items() if name != "mass_beyond"
+        }
         return values | {"mass_beyond": {d: _short(m) for d, m in self.mass_beyond.items()}}
 
 
@@ -110,9 +112,7 @@ def measure(kernel: Tensor) -> Measures:
         total_variation=float(kernel.diff().abs().sum() / size.max()),
         spectral_centroid=float((frequency * power).sum() / power.sum()),
         entropy=float(torch.special.entr(mass).sum()),
-        mass_beyond={
-            str(d): max(0.0, float(mass[d + 1 :].sum())) for d in thresholds(len(kernel))
-        },
+        mass_beyond={str(d): max(0.0, float(mass[d + 1 :].sum())) for d in thresholds(len(kernel))},
     )
 
 

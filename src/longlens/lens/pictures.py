@@ -58,7 +58,9 @@ def save(figure: Figure, folder: Path, name: str, dpi: int = 150) -> list[Path]:
     return paths
 
 
-def _panels(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
+def _panels(
+    rows: int, columns: int, width: float, height: float
+) -> tuple[Figure, list[list[Axes]]]:
     """A grid of panels, each ``width`` × ``height`` inches."""
     from matplotlib.figure import Figure
 
@@ -103,7 +105,7 @@ def _draw_view(axes: Axes, view: View) -> None:
             curve = curve / curve.abs().max().clamp_min(1e-300)
         word = {"kernel": "channel", "attention": "head"}.get(view.view)
         label = None if word is None else f"{word} {head}"
-        axes.plot(distance, curve, color=colour, linewidth=1.0, label=label)
+        axes.plot(distance.numpy(), curve.numpy(), color=colour, linewidth=1.0, label=label)
     if view.view == "kernel":
         axes.axhline(0, color="#999999", linewidth=0.6)
         axes.set_ylabel("tap / largest")
@@ -144,7 +146,8 @@ def draw_kernels(looked: Looked) -> Figure:
         _draw_view(axes, view)
         kinds = [v.view for _, v in panels[:i]]
         if view.view != "gradient" and view.view not in kinds:
-            axes.legend(frameon=False, ncols=2, handlelength=1.2, columnspacing=0.8)
+            axes.legend(frameon=False, ncols=2, handlelength=1.2, columnspacing=0.8,
+                        loc="lower right")  # fmt: skip
     return figure
 
 
@@ -164,8 +167,8 @@ def draw_profiles(looked: Looked) -> Figure:
         shown = profile > 1e-6
         distance = torch.arange(size)
         axes.plot(
-            distance[shown] + 1,
-            profile[shown],
+            (distance[shown] + 1).numpy(),
+            profile[shown].numpy(),
             color=COLOURS[i],
             linestyle="--" if subject.stage == "before training" else "-",
             linewidth=1.4,
@@ -207,13 +210,13 @@ def draw_reach(looked: Looked) -> Figure:
     return figure
 
 
-def decay_of(layer: Any) -> Tensor | None:
-    """The rate by which each head's scores decay with distance, (H,); None: it has none."""
+def decay_of(layer: Any) -> tuple[Tensor, str] | None:
+    """By what rate each head decays with distance, (H,), and what it multiplies; None: by none."""
     if isinstance(layer, LaSAttention):
         rates, _ = layer.rates()
-        return None if rates is None else rates.detach().cpu()
-    if isinstance(layer, AlibiAttention):
-        return layer.slopes.detach().cpu()
+        return None if rates is None else (rates.detach().cpu(), "score")
+    if isinstance(layer, AlibiAttention):  # subtracted from the score
+        return layer.slopes.detach().cpu(), "weight"
     return None
 
 
@@ -222,28 +225,32 @@ def draw_decay(looked: Looked, length: int = 1024) -> Figure | None:
     """Decay matrices per head, exp(-α·distance), and their first rows; None where there is none."""
     found = []
     for subject, _ in looked:
-        rates = decay_of(subject.layers[0][0])
-        if rates is not None:
-            found.append((subject.name, rates))
+        decay = decay_of(subject.layers[0][0])
+        if decay is not None:
+            found.append((subject.name, *decay))
     if not found:
         return None
     figure, grid = _panels(len(found), SHOWN + 1, 1.9, 2.15)
     distance = torch.arange(length, dtype=torch.float64)
     matrix = torch.tril(distance[:, None] - distance)
     seen = torch.tril(torch.ones_like(matrix)).bool()
-    for (name, rates), row in zip(found, grid, strict=True):
+    for (name, rates, what), row in zip(found, grid, strict=True):
         chosen = _evenly(len(rates), SHOWN)
         for colour, head in zip(COLOURS, chosen, strict=False):
             curve = torch.exp(-float(rates[head]) * distance)
-            row[0].plot(distance, curve, color=colour, linewidth=1.2, label=f"head {head}")
+            row[0].plot(
+                distance.numpy(), curve.numpy(), color=colour, linewidth=1.2, label=f"head {head}"
+            )
         row[0].set_ylim(-0.03, 1.05)
         row[0].set_title(name)
         row[0].set_xlabel("distance")
-        row[0].set_ylabel("factor on the score" if name.startswith(("l", "s")) else "factor")
+        row[0].set_ylabel(f"factor on the {what}")
         row[0].legend(frameon=False, handlelength=1.0)
         for axes, head in zip(row[1:], chosen, strict=False):
             values = torch.exp(-float(rates[head]) * matrix).masked_fill(~seen, float("nan"))
-            axes.imshow(values[::4, ::4], vmin=0, vmax=1, cmap="viridis", extent=(0, length, length, 0))
+            place = (0, length, length, 0)
+            picture = values[::4, ::4].numpy()
+            axes.imshow(picture, vmin=0, vmax=1, cmap="viridis", extent=place)
             axes.set_title(f"head {head}, α = {float(rates[head]):.2g}")
             axes.set_xlabel("key")
         row[1].set_ylabel("query")
@@ -253,12 +260,12 @@ def draw_decay(looked: Looked, length: int = 1024) -> Figure | None:
 
 
 @_styled
-def draw_maps(looked: Looked, most: int = 256) -> Figure | None:
+def draw_maps(looked: Looked, most: int = 128) -> Figure | None:
     """Attention maps on the same input (Figure 4): subjects below each other, layers beside.
 
     A single layer shows some of its heads instead; a model the mean over heads. Weights times the
     number of keys a query sees, so that rows of different lengths compare; min-max between the 1st
-    and the 99th percentile.
+    and the 99th percentile; the first ``most`` positions.
     """
     rows = []
     for subject, views in looked:
@@ -289,7 +296,7 @@ def draw_maps(looked: Looked, most: int = 256) -> Figure | None:
             inside = values[seen[:size, :size]]
             low, high = (float(inside.quantile(q)) for q in (0.01, 0.99))
             values = values.masked_fill(~seen[:size, :size], float("nan"))
-            axes.imshow(values, vmin=low, vmax=max(high, low + 1e-12), cmap="magma")
+            axes.imshow(values.numpy(), vmin=low, vmax=max(high, low + 1e-12), cmap="magma")
             axes.set_title(title)
         for axes in line[len(pictures) :]:
             axes.set_axis_off()

@@ -183,9 +183,7 @@ def _examples(
 ) -> tuple[Tensor, str]:
     """Whole sequences of the run's validation split, the longest of the first few, cut alike."""
     if recorded is None:
-        raise ValueError(
-            f"{folder} has no {RECORD}, so the task is not known; use --inputs random"
-        )
+        raise ValueError(f"{folder} has no {RECORD}, so the task is not known; use --inputs random")
     options = recorded["options"]
     try:
         task = tasks.load(

@@ -35,11 +35,11 @@ def measured(view: View) -> list[str]:
         return ["–"] * (len(MEASURES) + 1)
     far, share = list(summary.mass_beyond.items())[-1] if summary.mass_beyond else ("", 0.0)
     return [
-        _number(summary.decay_rate),
+        _number(summary.decay_rate, ".4f"),
         _number(summary.fit, ".2f"),
         _number(summary.half_distance),
         _number(summary.reach_90),
-        _number(summary.total_variation),
+        _number(summary.total_variation, ".1f"),
         _number(summary.spectral_centroid, ".3f"),
         _number(summary.entropy, ".2f"),
         f"{100 * share:.1f} % > {far}",
@@ -69,10 +69,11 @@ def aspect_rows(
     first layer.
     """
     heading = ["layer", "seen by", *ASPECTS.values(), "rate", "half", "variation", "centroid"]
+    described = {m: describe(m, dim=64) for m in {subject.mixer for subject, _ in looked}}
     rows = []
     for subject, views in looked:
         view = main_view(views)
-        told = describe(subject.mixer, dim=64)
+        told = described[subject.mixer]
         yes = ["y" if getattr(told, name) else "·" for name in ASPECTS]
         rate, _, half, _, variation, centroid, *_ = measured(view)
         rows.append([subject.name, view.view, *yes, rate, half, variation, centroid])
