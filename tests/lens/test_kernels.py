@@ -8,8 +8,9 @@ from torch import nn
 
 from longlens.layers import MIXERS, build
 from longlens.layers.registry import options_of
+from longlens.lens.convolution import LINEAR, Convolution, check, impulse_response
 from longlens.lens.field import influence
-from longlens.lens.kernels import LINEAR, Convolution, check, convolutions, impulse_response
+from longlens.lens.kernels import convolutions
 from longlens.lens.look import look_at_layer
 from longlens.lens.maps import attention_map, by_distance, visible_keys
 from longlens.lens.measures import decay_fit, measure, thin

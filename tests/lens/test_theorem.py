@@ -68,6 +68,8 @@ def test_the_weights_are_a_softmax_and_hold_the_kernel():
 
 def test_one_head_for_one_sign_and_two_for_both():
     assert as_attention(KERNELS["positive"]).query.shape[-3] == 1
+    negative = as_attention(KERNELS["negative"])
+    assert negative.query.shape[-3] == 1 and negative.value < 0
     signed = as_attention(KERNELS["signed"])
     assert signed.query.shape[-3] == 2
     assert signed.value[0] > 0 > signed.value[1]

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from longlens.lens.convolution import LINEAR, check
 from longlens.lens.field import influence
-from longlens.lens.kernels import LINEAR, check, convolutions
+from longlens.lens.kernels import convolutions
 from longlens.lens.maps import attention_map, by_distance, row_entropy, visible_keys
 from longlens.lens.measures import Measures, measure, thin
 from longlens.lens.subjects import Subject
@@ -40,7 +41,7 @@ class View:
     entropies: Tensor | None = None
     """Mean entropy of the rows of the attention matrices, (H,)."""
     error: float | None = None
-    """How far the layer is from a convolution with these kernels; see ``kernels.check``."""
+    """How far the layer is from a convolution with these kernels, see ``convolution.check``."""
 
     @property
     def profile(self) -> Tensor:

@@ -48,7 +48,7 @@ def need_matplotlib() -> Any:
     return matplotlib
 
 
-def save(figure: Figure, folder: Path, name: str, dpi: int = 150) -> list[Path]:
+def save(figure: Figure, folder: Path, name: str, dpi: int = 120) -> list[Path]:
     """Write NAME.png and NAME.svg."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
@@ -146,8 +146,7 @@ def draw_kernels(looked: Looked) -> Figure:
         _draw_view(axes, view)
         kinds = [v.view for _, v in panels[:i]]
         if view.view != "gradient" and view.view not in kinds:
-            axes.legend(frameon=False, ncols=2, handlelength=1.2, columnspacing=0.8,
-                        loc="lower right")  # fmt: skip
+            axes.legend(frameon=False, handlelength=1.0, labelspacing=0.2, loc="lower right")
     return figure
 
 

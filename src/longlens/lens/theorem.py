@@ -44,7 +44,7 @@ class KernelAttention:
     """Softmax heads whose outputs sum to a causal convolution; made by :func:`as_attention`.
 
     Shapes: n = L + 1 positions, the empty token's included; … the leading shape of the kernels;
-    H = 1 head, or 2 for signed kernels.
+    H = 1 head, or 2 for kernels of both signs.
     """
 
     query: Tensor
@@ -123,8 +123,8 @@ def as_attention(
             causal mask leaves visible.
 
     Returns:
-        heads with ``weights()`` and ``__call__(u)``; one head a kernel, or two (positive and
-        negative part) where any entry is negative.
+        heads with ``weights()`` and ``__call__(u)``; one head a kernel where all entries have one
+        sign, else two (positive and negative part).
 
     Raises:
         ValueError: for a kernel without taps or with NaN or infinite entries, or a layer that is
@@ -148,7 +148,8 @@ def as_attention(
         if not 1 <= length <= kernel.shape[-1]:
             raise ValueError(f"length must be from 1 to {kernel.shape[-1]}, got {length}")
         kernel = kernel[..., :length]
-    signs = torch.tensor([1.0, -1.0] if (kernel < 0).any() else [1.0]).to(kernel)
+    present = [s for s in (1.0, -1.0) if (s * kernel > 0).any()]
+    signs = torch.tensor(present or [1.0]).to(kernel)
     parts = (signs[:, None] * kernel[..., None, :]).clamp_min(0)  # (…, H, L)
     c = parts.sum(-1)  # (…, H)
     n = kernel.shape[-1] + 1
