@@ -167,6 +167,18 @@ def test_smoothing_shows_as_a_ramp_over_the_window():
     torch.testing.assert_close(profile[0, 4:], torch.ones(60))
 
 
+def test_smoothing_makes_rows_smoother():
+    x = torch.randn(2, 64, 8)
+    rough, smooth = (
+        look_at_layer(made(key, **options), 4 * x)[0].summary()
+        for key, options in (("l", {}), ("las", {"window": 9}))
+    )
+    assert smooth.total_variation < rough.total_variation
+    assert smooth.spectral_centroid < rough.spectral_centroid / 3
+    flat = silent(made("l"))
+    assert look_at_layer(flat, x)[0].summary().total_variation == pytest.approx(0, abs=1e-4)
+
+
 @pytest.mark.parametrize("rate", [0.001, 0.05, 1.0])
 def test_a_known_decay_is_found(rate):
     distance = torch.arange(256, dtype=torch.float64)

@@ -18,7 +18,8 @@ decay: rate of the exponential fitted to the envelope, R² of the fit · half, 9
 which that share of the mass lies · variation: total variation over the largest value (1: falls
 monotonically) · centroid: mean frequency in cycles a position (white noise: 0.25) · entropy: nats
 kernel: taps of the convolution inside · attention: mean weight by distance, relative to even
-attention · gradient: mean |∂ output / ∂ input|. Medians over channels or heads."""
+attention (variation and centroid: of single rows) · gradient: mean |∂ output / ∂ input|. Medians
+over channels or heads."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -133,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     looked = [(subject, look(subject)) for subject in subjects]
     values = lens_json(args.title or ", ".join(subject.name for subject in subjects), looked)
-    text = json.dumps(values, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(values, allow_nan=False) + "\n"
     args.folder.mkdir(parents=True, exist_ok=True)
     (args.folder / "lens.json").write_text(text)
     if args.output is not None:

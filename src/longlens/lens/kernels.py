@@ -31,7 +31,7 @@ from longlens.ops.ema import ema_reference
 
 
 def convolutions(layer: nn.Module, width: int | None = None) -> list[Convolution]:
-    """The convolutions inside a layer, in order; an empty list where there is none.
+    """The convolutions inside a layer, the longest first; an empty list where there is none.
 
     Args:
         layer: any mixer; it is copied, not changed.
@@ -40,7 +40,7 @@ def convolutions(layer: nn.Module, width: int | None = None) -> list[Convolution
 
     >>> from longlens.layers import build
     >>> [part.part for part in convolutions(build("h3", 4))], convolutions(build("las", 8))
-    (['shift', 'kernel'], [])
+    (['kernel', 'shift'], [])
     """
     layer = copy.deepcopy(layer).cpu().double().eval()
     for kind, find in _FINDERS.items():
@@ -160,7 +160,7 @@ def _plain(part: str, taps: Tensor, skip: Tensor | None = None) -> Convolution:
 
 def _h3(layer: H3) -> list[Convolution]:
     shift = _plain("shift", layer.shift_taps.detach())
-    return [shift, _stepped(layer.kernel, layer.skip.detach(), True)]
+    return [_stepped(layer.kernel, layer.skip.detach(), True), shift]
 
 
 def _hyena(layer: Hyena) -> list[Convolution]:

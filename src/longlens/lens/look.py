@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from longlens.lens.convolution import LINEAR, check
 from longlens.lens.field import influence
 from longlens.lens.kernels import convolutions
-from longlens.lens.maps import attention_map, by_distance, row_entropy, visible_keys
+from longlens.lens.maps import (
+    attention_map,
+    by_distance,
+    row_entropy,
+    row_smoothness,
+    visible_keys,
+)
 from longlens.lens.measures import Measures, measure, thin
 from longlens.lens.subjects import Subject
 from longlens.training.provenance import provenance
@@ -19,7 +25,7 @@ from longlens.training.provenance import provenance
 SCHEMA = 1
 VIEWS = {
     "kernel": "the taps of a convolution, by channel",
-    "attention": "mean weight by distance and head, 1 where attention is even",
+    "attention": "mean weight by distance and head, 1 where attention is even; smoothness of rows",
     "gradient": "mean |∂ output / ∂ input| by distance",
 }
 
@@ -40,6 +46,8 @@ class View:
     """The attention matrices of the first sequence, (H, L, L)."""
     entropies: Tensor | None = None
     """Mean entropy of the rows of the attention matrices, (H,)."""
+    smoothness: Tensor | None = None
+    """Mean total variation and spectral centroid of those rows, (H, 2)."""
     error: float | None = None
     """How far the layer is from a convolution with these kernels, see ``convolution.check``."""
 
@@ -51,9 +59,25 @@ class View:
             size = size / size.sum(-1, keepdim=True).clamp_min(1e-300)
         return size.mean(0)
 
+    def measures(self, head: int) -> Measures | None:
+        """What is measured on one head; None where its kernel is zero.
+
+        Decay, reach and entropy of an attention head are those of the mean weight by distance, its
+        smoothness that of single rows.
+        """
+        kernel = self.kernels[head]
+        if float(kernel.abs().max()) == 0:
+            return None
+        found = measure(kernel)
+        if self.smoothness is not None:
+            variation, centroid = self.smoothness[head].tolist()
+            found = replace(found, total_variation=variation, spectral_centroid=centroid)
+        return found
+
     def summary(self) -> Measures | None:
         """The median over the heads of every measure; None where all heads are zero."""
-        found = [measure(k) for k in self.kernels if float(k.abs().max()) > 0]
+        every = [self.measures(head) for head in range(len(self.kernels))]
+        found = [one for one in every if one is not None]
         if not found:
             return None
         middle: dict[str, Any] = {}
@@ -100,9 +124,19 @@ def look_at_layer(layer: nn.Module, x: Tensor, number: int = 0) -> list[View]:
         views.append(View(number, "kernel", part.part, part.channels(length), error=error))
     weights = attention_map(layer, x)
     if weights is not None:
-        profile = by_distance(weights, visible_keys(layer, length))
+        seen = visible_keys(layer, length)
+        profile = by_distance(weights, seen)
+        smoothness = row_smoothness(weights, seen)
         views.append(
-            View(number, "attention", "weights", profile, weights[0], row_entropy(weights))
+            View(
+                number,
+                "attention",
+                "weights",
+                profile,
+                weights[0],
+                row_entropy(weights),
+                smoothness,
+            )
         )
     gradient = influence(layer, x, causal=bool(layer.causal))
     views.append(View(number, "gradient", "input gradients", gradient[None]))
@@ -126,12 +160,12 @@ def heads_json(view: View, most: int = 16) -> list[dict[str, Any]]:
     step = -(-count // most)
     found = []
     for head in range(0, count, step):
-        kernel = view.kernels[head]
         entry: dict[str, Any] = {"head": head}
-        if float(kernel.abs().max()) == 0:
+        measured = view.measures(head)
+        if measured is None:
             found.append(entry | {"zero": True})
             continue
-        entry |= measure(kernel).to_json()
+        entry |= measured.to_json()
         if view.entropies is not None:
             entry["row_entropy"] = float(f"{float(view.entropies[head]):.6g}")
         found.append(entry)

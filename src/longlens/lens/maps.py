@@ -138,3 +138,25 @@ def row_entropy(weights: Tensor) -> Tensor:
     rows = rows / rows.sum(-1, keepdim=True).clamp_min(1e-30)
     entropy: Tensor = torch.special.entr(rows).sum(-1).mean((0, 2))
     return entropy
+
+
+def row_smoothness(weights: Tensor, seen: Tensor, most: int = 8) -> Tensor:
+    """Total variation and spectral centroid of single rows, averaged: (B, H, L, L) -> (H, 2).
+
+    A row is to attention what a kernel is to a convolution; the mean over rows would be smooth
+    whatever they are. ``most`` of the queries that see at least half as many keys as any are taken.
+    The measures are those of ``longlens.lens.measures``.
+    """
+    count = seen.sum(-1)
+    wide = torch.nonzero(count >= count.max() / 2).flatten()
+    chosen = wide[torch.linspace(0, len(wide) - 1, min(most, len(wide))).round().long()]
+    found = []
+    for query in chosen.tolist():
+        row = weights[:, :, query, seen[query].to(weights.device)].double()  # (B, H, keys)
+        largest = row.abs().amax(-1).clamp_min(1e-300)
+        variation = row.diff().abs().sum(-1) / largest
+        power = torch.fft.rfft(row).abs() ** 2
+        frequency = torch.arange(power.shape[-1], device=row.device) / row.shape[-1]
+        centroid = (frequency * power).sum(-1) / power.sum(-1).clamp_min(1e-300)
+        found.append(torch.stack([variation, centroid], dim=-1).mean(0))
+    return torch.stack(found).mean(0)
