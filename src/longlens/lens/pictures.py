@@ -144,6 +144,8 @@ def draw_kernels(looked: Looked) -> Figure:
         title, view = panels[i]
         axes.set_title(title)
         _draw_view(axes, view)
+        if i + columns < len(panels):
+            axes.set_xlabel("")
         kinds = [v.view for _, v in panels[:i]]
         if view.view != "gradient" and view.view not in kinds:
             axes.legend(frameon=False, handlelength=1.0, labelspacing=0.2, loc="lower right")
@@ -158,7 +160,12 @@ def draw_profiles(looked: Looked) -> Figure:
     """
     figure, grid = _panels(1, 1, 8.0, 3.4)
     axes = grid[0][0]
-    for i, (subject, views) in enumerate(looked[:LINES]):
+    runs: list[object] = []  # a run before and after training has one colour
+    for i, (subject, views) in enumerate(looked[: 2 * LINES]):
+        owner = i if subject.run is None else subject.run
+        runs += [] if owner in runs else [owner]
+        if len(runs) > LINES:
+            break
         own = [main_view(views, layer) for layer in _layers(views)]
         size = min(len(view.profile) for view in own)
         profile = torch.stack([view.profile[:size] for view in own]).mean(0).double()
@@ -168,7 +175,7 @@ def draw_profiles(looked: Looked) -> Figure:
         axes.plot(
             (distance[shown] + 1).numpy(),
             profile[shown].numpy(),
-            color=COLOURS[i],
+            color=COLOURS[runs.index(owner)],
             linestyle="--" if subject.stage == "before training" else "-",
             linewidth=1.4,
             label=f"{subject.name} ({own[0].view})",

@@ -146,8 +146,8 @@ def _run(
         x, words = _examples(folder, recorded, size, batch)
     else:
         x, words = _random(config, size, batch, seed)
-    origin = {"data": recorded.get("data") if recorded else None,
-              "seed": recorded.get("seed") if recorded else None}  # fmt: skip
+    kept = ("task", "seed", "steps", "data", "provenance")
+    origin = {name: recorded.get(name) for name in kept} if recorded else {}
     trained = _subject(folder, config, model, x, words, origin)
     if not before or recorded is None:
         return [trained]
