@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from longlens.lens.pictures import decay_of, draw_maps
 from longlens.lens.subjects import find_subjects
 from longlens.training.options import TrainOptions
 
+ROOT = Path(__file__).parent.parent.parent
 SMALL = ["--length", "32", "--dim", "8", "--batch", "2"]
 
 
@@ -203,3 +206,18 @@ def test_who_decays():
     assert what == "score" and torch.allclose(rates, torch.tensor([0.0, 0.5]))
     assert decay_of(layer("alibi:num_heads=2"))[1] == "weight"
     assert decay_of(layer("softmax:num_heads=2")) is None
+
+
+def test_the_page_shows_what_was_measured():
+    values = json.loads((ROOT / "results" / "lens_zoo.json").read_text())
+    found = {s["mixer"]: s["layers"][0]["median"] for s in values["subjects"]}
+    row = r"^\| `(\S+)` \| ([\d.]+ \| \d+ \| [\d.]+ \| [\d.]+) \|$"
+    shown = re.findall(row, (ROOT / "docs" / "lens.md").read_text(), re.MULTILINE)
+    assert len(shown) >= 8
+    for mixer, cells in shown:
+        m = found[mixer]
+        numbers = (
+            f"{m['decay_rate']:.4f}", f"{m['half_distance']}", f"{m['total_variation']:.1f}",
+            f"{m['spectral_centroid']:.3f}",
+        )  # fmt: skip
+        assert tuple(cells.split(" | ")) == numbers, mixer

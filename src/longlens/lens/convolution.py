@@ -37,6 +37,8 @@ class Convolution:
     """The same for the future, nearest first: length -> (D, length)."""
     mixes: bool = False
     """Every output channel sees every input channel: kernels are (D, D, length), out first."""
+    own: Callable[[int], Tensor] | None = None
+    """Where channels mix, the formula from each channel to itself: length -> (D, length)."""
 
     @torch.no_grad()
     def kernel(self, length: int) -> Tensor:
@@ -62,6 +64,8 @@ class Convolution:
 
     def channels(self, length: int) -> Tensor:
         """One kernel a channel, (D, length): where channels mix, from each to itself."""
+        if self.own is not None:
+            return self.own(length)
         kernel = self.kernel(length)
         return kernel.diagonal(dim1=0, dim2=1).T if self.mixes else kernel
 
@@ -99,12 +103,13 @@ def check(part: Convolution, length: int = 48, seed: int = 0) -> float:
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(2, length, part.width, dtype=torch.float64, generator=generator)
-    order = torch.arange(length)
-    distance = order[:, None] - order
-    past = part.with_skip(length)[..., distance.clamp_min(0)] * (distance >= 0)
+    form = "oe,bje->bjo" if part.mixes else "d,bjd->bjd"
+    past, expected = part.with_skip(length), torch.zeros_like(x)
+    for t in range(length):
+        expected[:, t:] += torch.einsum(form, past[..., t], x[:, : length - t])
     if part.ahead is not None:
-        future = part.ahead(length)[..., (-distance - 1).clamp_min(0)]
-        past = past + future * (distance < 0)
-    form = "oeij,bje->bio" if part.mixes else "dij,bjd->bid"
-    expected, found = torch.einsum(form, past, x), part.run(x)
+        future = part.ahead(length)
+        for t in range(1, length):
+            expected[:, : length - t] += torch.einsum(form, future[..., t - 1], x[:, t:])
+    found = part.run(x)
     return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-300))

@@ -72,24 +72,31 @@ def _long(layer: Any) -> list[Convolution]:
 def _recurrence(layer: Any) -> list[Convolution]:
     layer.activate = lambda y: y
 
-    def ahead(length: int) -> Tensor:
+    def terms(form: str, direction: int, exponent: Tensor) -> Tensor:
         ratio, b, c = layer.discrete()
-        powers = ratio[:, None] ** torch.arange(1, length + 1)
-        return torch.einsum("on,nl,ne->oel", c[1], powers, b).real.detach()
+        powers = ratio[:, None] ** exponent
+        return torch.einsum(form, c[direction], powers, b).real.detach()
 
-    def taps(length: int) -> Tensor:
-        ratio, b, c = layer.discrete()
-        powers = ratio[:, None] ** torch.arange(length)
-        kernel = torch.einsum("on,nl,ne->oel", c[0], powers, b).real
+    def taps(length: int, form: str = "on,nl,ne->oel") -> Tensor:
+        kernel = terms(form, 0, torch.arange(length))
         if not layer.causal:  # both scans see the present
-            kernel[..., 0] += (c[1] @ b).real
-        return kernel.detach()
+            kernel[..., :1] += terms(form, 1, torch.zeros(1))
+        return kernel
 
-    both = not layer.causal
-    skip = layer.skip.detach()
+    def ahead(length: int) -> Tensor:
+        return terms("on,nl,ne->oel", 1, torch.arange(1, length + 1))
+
     return [
         Convolution(
-            "kernel", len(skip), layer, layer.causal, skip, taps, ahead if both else None, True
+            "kernel",
+            len(layer.skip),
+            layer,
+            layer.causal,
+            layer.skip.detach(),
+            taps,
+            None if layer.causal else ahead,
+            mixes=True,
+            own=lambda length: taps(length, "dn,nl,nd->dl"),
         )
     ]
 
