@@ -148,7 +148,8 @@ def draw_kernels(looked: Looked) -> Figure:
             axes.set_xlabel("")
         kinds = [v.view for _, v in panels[:i]]
         if view.view != "gradient" and view.view not in kinds:
-            axes.legend(frameon=False, handlelength=1.0, labelspacing=0.2, loc="lower right")
+            place = "lower right" if view.view == "kernel" else "best"
+            axes.legend(frameon=False, handlelength=1.0, labelspacing=0.2, loc=place)
     return figure
 
 
@@ -302,7 +303,13 @@ def draw_maps(looked: Looked, most: int = 128) -> Figure | None:
             inside = values[seen[:size, :size]]
             low, high = (float(inside.quantile(q)) for q in (0.01, 0.99))
             values = values.masked_fill(~seen[:size, :size], float("nan"))
-            axes.imshow(values.numpy(), vmin=low, vmax=max(high, low + 1e-12), cmap="magma")
+            axes.imshow(
+                values.numpy(),
+                vmin=low,
+                vmax=max(high, low + 1e-12),
+                cmap="magma",
+                interpolation="none",  # a square a weight, and small files
+            )
             axes.set_title(title)
         for axes in line[len(pictures) :]:
             axes.set_axis_off()
