@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-slow test-kernels test-faults test-gpu bench clean
+.PHONY: help demo test lint format test-slow test-kernels test-faults test-gpu bench report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ test-gpu: $(BIN)/.installed ## the tests that need a CUDA device
 
 bench: $(BIN)/.installed ## LaS against plain attention on this machine
 	$(BIN)/longlens bench ops
+
+report: $(BIN)/.installed ## report.html from results/, the pictures and the tables of the README
+	$(BIN)/longlens report results -o report.html --pictures docs/pictures --update README.md
 
 clean: ## remove .venv and the caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -41,6 +41,15 @@ def test_bench_writes_rows_with_provenance(tmp_path, capsys):
     assert float(rows[1]["error"]) < 1e-5 and rows[1]["path"] == "folded"
 
 
+def test_bench_of_length(tmp_path):
+    path = tmp_path / "length.csv"
+    words = ["--lengths", "128 256", "--heads", "2", "--head_dim", "16", "--output", str(path)]
+    assert main(["bench", "length", "--device", "cpu", *words]) == 0
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["shape"] for row in rows] == ["1,2,128,16", "1,2,256,16"]
+    assert all(float(row["forward_backward_ms"]) > 0 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

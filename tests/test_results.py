@@ -1,36 +1,38 @@
-"""Every benchmark number in the README comes from a file under results/."""
+"""Every result that README and docs show comes from a file under results/."""
 
-import csv
 import re
 from pathlib import Path
 
 import pytest
 
+from longlens.cli.report import pictures
+from longlens.report.formats import BLOCK, update_blocks
+from longlens.report.results import read_results
+
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"<!-- table: (\S+) -->\n(.*?)<!-- end -->", re.DOTALL)
-BLOCKS = BLOCK.findall((ROOT / "README.md").read_text())
-
-
-def table(path):
-    """The Markdown table that the README must show for a file of `longlens bench ops`."""
-    lines = [
-        "| B,H,L,D | attention | forward + backward | to plain SDPA | peak memory | error |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in csv.DictReader(path.read_text().splitlines()):
-        error = "" if row["error"] == "nan" else f"{float(row['error']):.0e}"
-        lines.append(
-            f"| {row['shape']} | {row['implementation']} "
-            f"| {float(row['forward_backward_ms']):.4g} ms | {float(row['ratio_to_plain']):.2f} × "
-            f"| {float(row['peak_mib']):.0f} MiB | {error} |"
-        )
-    return "\n".join(lines) + "\n"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_readme_has_tables():
-    assert BLOCKS
+    assert BLOCK.search((ROOT / "README.md").read_text())
 
 
-@pytest.mark.parametrize(("name", "shown"), BLOCKS, ids=[name for name, _ in BLOCKS])
-def test_the_readme_shows_what_was_measured(name, shown):
-    assert shown == table(ROOT / name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tables_show_what_was_measured(page):
+    text = page.read_text()
+    assert text == update_blocks(text, ROOT), "make report writes them anew"
+
+
+def test_the_readme_has_no_numbers_of_its_own():
+    rest = BLOCK.sub("", (ROOT / "README.md").read_text())
+    tables = [line for line in rest.splitlines() if line.startswith("|")]
+    assert not [line for line in tables if re.search(r"\d\.\d", line)]
+
+
+@pytest.mark.parametrize("folder", ["docs/pictures"])
+def test_pictures_show_what_was_measured(folder):
+    drawn = dict(pictures(read_results([ROOT / "results"])))
+    kept = {path.name: path.read_text() for path in (ROOT / folder).glob("*.svg")}
+    assert set(kept) & set(drawn)
+    for name in set(kept) & set(drawn):
+        assert kept[name] == drawn[name], f"{name}: make report draws it anew"

@@ -55,7 +55,10 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
                              "a next-token task is its own pretraining")  # fmt: skip
         values |= {"head": "language", "max_length": options.length or WINDOW}
     else:
-        values["max_length"] = min(options.length or spec.max_length, spec.max_length)
+        longest = min(options.length or spec.max_length, spec.max_length)
+        if spec.pad_id is not None:  # batches are padded to the next multiple
+            longest = -(-longest // options.multiple) * options.multiple
+        values["max_length"] = longest
     if spec.kind == "classification":
         head = "matching" if spec.pair else "classification"
         values |= {"head": head, "num_outputs": spec.num_classes}
@@ -156,5 +159,7 @@ def make_prepare(
     transform = None
     if "augment" in options.protocols:
         compiled = among.device.type == "cuda" if options.compile is None else options.compile
-        transform = augment.build(task.name, spec.image, among.device, compile=compiled)
+        transform = augment.build(
+            task.name, spec.image, among.device, compile=compiled, **options.augment_options
+        )
     return Prepare(kind, transform, hide, masked, spec.pair)

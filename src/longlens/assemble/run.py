@@ -157,6 +157,11 @@ def _train(
         if record is not None and not isinstance(error.__cause__, OSError):  # a full disk
             record.update(status="failed", ended=now(), error=str(error))
         raise
+    except Exception as error:  # of torch or the driver: the record of a run that began says so
+        if record is not None and "status" in record.values and not isinstance(error, OSError):
+            reason = f"{type(error).__name__}: {error}"
+            record.update(status="failed", ended=now(), error=reason)
+        raise
     finally:
         if record is not None:
             record.close()

@@ -28,7 +28,8 @@ def _shapes(text: str, names: str) -> list[list[int]]:
     return found
 
 
-def _origin(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+def origin_of(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
+    """Hardware, versions, commit and date of a measurement; also prints them."""
     origin = provenance(device) | {"date": datetime.now(UTC).date().isoformat()}
     print(f"{origin['hardware']}, torch {origin['torch']}, commit {origin['commit']}, {dtype}")
     return origin
@@ -64,7 +65,7 @@ def layer(
     """
     target = torch.device(auto_device(device))
     kind = auto_dtype(dtype, target)
-    origin = _origin(target, kind)
+    origin = origin_of(target, kind)
     rows: list[dict[str, Any]] = []
     for B, L, dim, heads in _shapes(shapes or LAYER_SHAPES[target.type], "B,L,dim,heads"):
         common: dict[str, Any] = dict(causal=causal, rotary=rotary)
@@ -129,7 +130,7 @@ def decode(
     """
     target = torch.device(auto_device(device))
     kind = auto_dtype(dtype, target)
-    origin = _origin(target, kind)
+    origin = origin_of(target, kind)
     rows: list[dict[str, Any]] = []
     for B, L, dim, heads, kv in _shapes(shapes, "B,prompt,dim,heads,key heads"):
         works = {}

@@ -17,11 +17,13 @@ from longlens._version import __version__
 COMMANDS = {
     "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
     "train": "train any mixer on any task, with a record; goes on where it was cut off",
-    "run": "a table of runs, by one worker or many",
+    "run": "an experiment (table2, readings …) or a table of runs, by one worker or many",
+    "collect": "the records of an experiment as one compact file",
     "tune": "search over any options of train",
     "worker": "work on a queue of runs, here or on a cluster",
     "runs": "list and compare the records of runs",
     "show": "a run's facts and curves",
+    "report": "a page of results beside the published ones, or its tables",
     "bench": "time LaS attention against plain attention, FlexAttention and eager Eq. 4",
     "data": "list, prepare, import and look at tasks",
     "layers": "the zoo of mixers as a table",
@@ -60,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = import_module(f"longlens.cli.{name}").main(words[1:])
     except ModuleNotFoundError as error:
-        if error.name not in ("jsonargparse", "torch", "numpy"):
+        if error.name not in ("jsonargparse", "jinja2", "torch", "numpy"):
             raise
         print(f"longlens {name}: needs {error.name}: pip install 'longlens[lab]'", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""``longlens run TABLE``: all runs of a table, by one worker or many."""
+"""``longlens run NAME|TABLE``: all runs of an experiment or a table, by one worker or many."""
 
 from __future__ import annotations
 
@@ -12,33 +12,61 @@ from pathlib import Path
 from typing import Any
 
 from longlens.cli.train import parse
+from longlens.experiments.catalog import NAMES, find
+from longlens.experiments.catalog.base import Experiment
 from longlens.experiments.cells import Cell, read_table
+from longlens.experiments.plan import QUICK_SUFFIX, folder_of, plan, quick_data, write_labels
 from longlens.experiments.queue import STUDY, Queue
 from longlens.experiments.worker import Stop, run_workers, train_cell, validation
 from longlens.training.options import TrainOptions
 
-EPILOG = """A table is a JSON or YAML file: a list of cells (options of `longlens train`) or a grid:
+OWN = ("only", "seeds", "budget", "changes", "quick", "list")  # options of experiments alone
 
-  base: {task: listops, epochs: 40}
-  grid: {mixer: [las, softmax, s4d], seed: [0, 1, 2], mixer_options.window: [3, 5]}
+EPILOG = """experiments:
+{experiments}
 
-The same command again goes on where it was cut off, and does what is new in the table. With
---workers 2 or more, or with --storage, the runs are a queue that `longlens worker` on other
-machines can share (needs longlens[search])."""
+  longlens run table2 --only 'LaS*' --only image --seeds 3 --budget 8m
+  longlens run readings --quick            # a few steps on stand-in data: does all of it work?
+  longlens run mine.py                     # your own, see docs/experiments.md
+  longlens collect runs/table2             # the records as one file, results/table2.json
+
+A table is a JSON or YAML file: a list of cells (options of `longlens train`) or a grid:
+
+  base: {{task: listops, epochs: 40}}
+  grid: {{mixer: [las, softmax, s4d], seed: [0, 1, 2], mixer_options.window: [3, 5]}}
+
+All cells are checked before the first one runs. The same command again goes on where it was cut
+off, and does what is new. With --workers 2 or more, or with --storage, the runs are a queue that
+`longlens worker` on other machines can share (needs longlens[search])."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line of ``longlens run``."""
+    width = max(map(len, NAMES))
+    listed = "\n".join(f"  {name:<{width}}  {find(name).title}" for name in NAMES)
     p = argparse.ArgumentParser(
         prog="longlens run",
-        description="Run every cell of a table, and keep one record each.",
-        epilog=EPILOG,
+        description="Run every cell of an experiment or a table, and keep one record each.",
+        epilog=EPILOG.format(experiments=listed),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("table", help="a file of cells, or of a grid")
+    p.add_argument("what", metavar="NAME|FILE", help="an experiment, or a file of cells or a grid")
     p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
     p.add_argument("--retry_failed", action="store_true", help="try again what has failed")
-    add_queue_options(p, "RUNS/TABLE.journal")
+    own = p.add_argument_group("experiments only")
+    own.add_argument(
+        "--only", action="append", default=[], metavar="PATTERN",
+        help="rows or columns, as in 'LaS*'; may be given again",
+    )  # fmt: skip
+    own.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds 0 … N-1 (default: 1)")
+    own.add_argument("--budget", default=None, metavar="8m", help="wall time of each run")
+    own.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes",
+        help="an option of longlens train for every run, as in graphs=step; may be given again",
+    )  # fmt: skip
+    own.add_argument("--quick", action="store_true", help="tiny models, a few steps, no results")
+    own.add_argument("--list", action="store_true", help="print the runs and do nothing")
+    add_queue_options(p, "RUNS/NAME.journal")
     return p
 
 
@@ -86,16 +114,92 @@ def read_cells(table: str, runs: str) -> list[Cell]:
     return cells
 
 
+def read_changes(words: Iterable[str]) -> dict[str, Any]:
+    """Options from ``key=value``; a value is JSON, else text.
+
+    >>> read_changes(["lr=1e-3", "mixer_options.window=5", "graphs=step"])
+    {'lr': 0.001, 'mixer_options.window': 5, 'graphs': 'step'}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--set takes key=value, got {word!r}")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    check_names(found)
+    for name in found:
+        if name in ("seed", "runs", "name", "task"):
+            raise ValueError(f"--set cannot change {name!r}, which the experiment itself decides")
+    return found
+
+
+def is_experiment(what: str) -> bool:
+    """Whether the command's argument names an experiment rather than a table's file.
+
+    >>> is_experiment("table2"), is_experiment("mine.py"), is_experiment("table.yaml")
+    (True, True, False)
+    """
+    path = Path(what)
+    return what in NAMES or path.suffix == ".py" or not (path.suffix or path.is_file())
+
+
+def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
+    """The checked cells of an experiment; its labels are written beside where the records go."""
+    planned = plan(
+        experiment, args.runs, only=args.only, seeds=args.seeds, budget=args.budget,
+        changes=read_changes(args.changes), quick=args.quick,
+    )  # fmt: skip
+    if args.list:
+        for run in planned:
+            shown = {k: v for k, v in run.cell.items() if k not in ("runs", "name", "seed")}
+            print(f"{run.name}  {json.dumps(shown)}")
+        return []
+    from longlens.experiments.built import build_on_meta
+
+    cells = []
+    for run in planned:
+        try:
+            cells.append(checked(run.cell))
+            build_on_meta(run.cell)
+        except ValueError as error:
+            raise ValueError(f"{experiment.name}: {run.row}, {run.column}: {error}") from None
+    folder = folder_of(experiment, args.runs, args.quick)
+    command = f"longlens run {Path(args.what).name}" if args.what.endswith(".py") else None
+    write_labels(folder, experiment, planned, command)
+    if args.quick:
+        from longlens.experiments.standins import prepare_stand_in
+
+        root = quick_data(args.runs)
+        made = [
+            task
+            for task in sorted({cell["task"] for cell in cells})
+            if prepare_stand_in(task, root)
+        ]
+        print(
+            f"--quick: {len(cells)} runs of two steps on synthetic stand-in data in {root}"
+            + (f" (made now: {', '.join(made)})" if made else "")
+            + f"; the records in {folder} are no results"
+        )
+    return cells
+
+
 def run_here(cells: Sequence[Cell]) -> int:
     """Run cells one after another in this process; return how many failed."""
     failed = 0
     for number, cell in enumerate(cells, 1):
         try:
             record = train_cell(cell)
-            print(f"{number}/{len(cells)} {record['name']}: {validation(record):.4f}")
-        except ValueError as error:
+            print(f"{number}/{len(cells)} {record['name']}: {validation(record):.4f}", flush=True)
+        except Stop:
+            raise
+        except Exception as error:  # the others shall have their turn; the record says what it was
             failed += 1
-            print(f"{number}/{len(cells)} failed: {error}", file=sys.stderr)
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            name = f"{cell['name']} " if cell.get("name") else ""
+            print(f"{number}/{len(cells)} {name}failed: {kind}{error}", file=sys.stderr, flush=True)
     return failed
 
 
@@ -118,14 +222,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.workers < 0:
         raise ValueError(f"workers must be 0 or more, got {args.workers}")
-    cells = read_cells(args.table, args.runs)
+    if is_experiment(args.what):
+        experiment = find(args.what)
+        cells = plan_cells(experiment, args)
+        name = experiment.name + (QUICK_SUFFIX if args.quick else "")
+    elif given := [name for name in OWN if getattr(args, name) != parser().get_default(name)]:
+        flag = "set" if given[0] == "changes" else given[0]
+        raise ValueError(f"--{flag} is for experiments, and {args.what} is a table")
+    else:
+        cells, name = read_cells(args.what, args.runs), Path(args.what).stem
+    if args.list:
+        return 0
     if args.workers == 1 and args.storage is None:
         try:
             return 1 if run_here(cells) else 0
         except Stop as stop:
             print(f"longlens run: {stop}", file=sys.stderr)
             return 130
-    storage = args.storage or str(Path(args.runs) / f"{Path(args.table).stem}.journal")
+    storage = args.storage or str(Path(args.runs) / f"{name}.journal")
     queue = Queue(storage, args.study)
     added = queue.add(cells)
     if args.retry_failed:

@@ -10,10 +10,14 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from itertools import pairwise
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from longlens.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
 
 EPILOG = """examples:
   longlens train --task listops --mixer las --dim 128 --depth 6 --epochs 40
@@ -39,26 +43,32 @@ def field_docs(kind: type) -> dict[str, str]:
     return found
 
 
-def parse(argv: Sequence[str]) -> TrainOptions:
-    """Read options from words of a command line; ``--batch-size`` is ``--batch_size`` too."""
+@cache
+def parser() -> ArgumentParser:
+    """The command line of ``longlens train``, made once: a table parses hundreds of cells."""
     from jsonargparse import ArgumentParser
 
-    parser = ArgumentParser(
+    made = ArgumentParser(
         prog="longlens train",
         description="Train a model, or go on with what was begun, and write its record.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         exit_on_error=False,
     )
-    parser.add_argument("--config", action="config", help="a file of options (YAML or JSON)")
+    made.add_argument("--config", action="config", help="a file of options (YAML or JSON)")
     docs, types = field_docs(TrainOptions), get_type_hints(TrainOptions)
     for field in fields(TrainOptions):
         default = {} if field.name.endswith("_options") else field.default
         shown = "" if default is None else f" (default: {default})"
         what = docs[field.name].replace("%", "%%") + shown
-        parser.add_argument(f"--{field.name}", type=types[field.name], default=default, help=what)
+        made.add_argument(f"--{field.name}", type=types[field.name], default=default, help=what)
+    return made
+
+
+def parse(argv: Sequence[str]) -> TrainOptions:
+    """Read options from words of a command line; ``--batch-size`` is ``--batch_size`` too."""
     words = [_with_underscores(word) for word in argv]
-    values: dict[str, Any] = parser.parse_args(words).as_dict()
+    values: dict[str, Any] = parser().parse_args(words).as_dict()
     values.pop("config", None)
     return TrainOptions(**values)
 

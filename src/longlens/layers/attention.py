@@ -306,7 +306,10 @@ class LaSAttention(SoftmaxAttention):
         super().__init__(dim, num_heads, **options)
         self.window, self.edge = window, edge
         self.smoothing = check_reading(window, smoothing, edge, self.causal, self.chunk)
-        rates = decay_rates(num_heads, bound, spacing)
+        with torch.device("cpu"):  # their largest is read, which a meta tensor cannot be
+            rates = decay_rates(num_heads, bound, spacing)
+        largest = float(rates.max())
+        rates = rates.to(torch.get_default_device())
         self.aspects = Aspects(regularized=window > 1, special_init=bound > 0, stable=True)
         self.learned_alpha = learned_alpha
         if alpha_max is not None and not learned_alpha:
@@ -314,15 +317,15 @@ class LaSAttention(SoftmaxAttention):
                 "alpha_max goes with learned_alpha=True; fixed rates follow from bound"
             )
         if learned_alpha:
-            self.alpha_max = max(0.05, float(rates.max())) if alpha_max is None else alpha_max
-            if float(rates.max()) > self.alpha_max:
+            self.alpha_max = max(0.05, largest) if alpha_max is None else alpha_max
+            if largest > self.alpha_max:
                 raise ValueError(
-                    f"alpha_max must be at least the largest initial rate "
-                    f"{float(rates.max()):.4g}, got {alpha_max}"
+                    f"alpha_max must be at least the largest initial rate {largest:.4g}, "
+                    f"got {alpha_max}"
                 )
             self.alpha = nn.Parameter(rates)
         else:
-            self.alpha_max = float(rates.max())
+            self.alpha_max = largest
             self.register_buffer("alpha", rates)
         self.register_load_state_dict_post_hook(_follow_loaded_rates)  # type: ignore[no-untyped-call]
 

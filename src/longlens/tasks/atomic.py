@@ -142,8 +142,13 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
     options: AtomicOptions = job.options
     sizes = {split: getattr(options, split) for split in SPLITS}
     job.blocks(_Make(job.name), sizes, BLOCK)
-    inputs, targets = examples(job.name, options, generator(0), 1)
-    spec = Spec(
+    return spec(job.name, options), sizes
+
+
+def spec(name: str, options: AtomicOptions) -> Spec:
+    """The shape of the task ``name``."""
+    inputs, targets = examples(name, options, generator(0), 1)
+    return Spec(
         kind="regression",
         inputs="floats",
         max_length=options.length,
@@ -151,7 +156,6 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
         target_length=targets.shape[1],
         target_dim=targets.shape[2],
     )
-    return spec, sizes
 
 
 def estimate(options: AtomicOptions) -> int:

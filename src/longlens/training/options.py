@@ -87,6 +87,8 @@ class TrainOptions:
     """scratch, or any of denoise, augment and pretrain joined by "+", as in denoise+augment."""
     denoise_weight: float = 1.0
     """Weight of the second loss under denoise."""
+    augment_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the task's augmentation, as in {"policy": false} for image."""
     mix_easier: bool = False
     """For pathfinder and pathx: train on the easy and intermediate sets as well; validation and
     test stay the task's own."""

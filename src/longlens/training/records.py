@@ -21,6 +21,7 @@ from longlens.training.files import finite, replace_file, to_json
 
 SCHEMA = 1
 RECORD, CURVES, CHECKPOINTS = "record.json", "curves.jsonl", "checkpoints"
+EXPERIMENT = "experiment.json"  # beside the runs of an experiment: labels, published numbers
 STATUSES = ("running", "finished", "stopped", "failed")
 # Keys of the record that hold times: two equal runs differ in these alone.
 TIMES = ("started", "ended", "events", "speed", "peak_memory_mib")

@@ -8,6 +8,9 @@ torch.Size([1, 5])
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import torch
 
 from longlens.training.augment.base import Transform
@@ -26,6 +29,7 @@ def build(
     device: str | torch.device = "cpu",
     *,
     compile: bool = False,
+    **options: Any,
 ) -> Transform:
     """Return the transformation of ``task``, on ``device``.
 
@@ -34,18 +38,19 @@ def build(
         image: rows and columns of the task's pictures (``task.spec.image``).
         device: where the batches are.
         compile: run the deterministic part through ``torch.compile`` (one graph a shape).
+        options: keyword arguments of the transformation.
 
     """
-    made: Transform
-    if task == "listops":
-        made = ShuffleArguments()
-    elif task not in AUGMENTED:
+    if task not in AUGMENTED:
         raise ValueError(f"augment is for {', '.join(AUGMENTED)}; nothing is known for {task!r}")
-    elif image is None:
+    if task != "listops" and image is None:
         raise ValueError(f"augment needs the shape of {task}'s pictures, got image=None")
-    else:
-        made = AugmentImage(image) if task == "image" else TurnAndShift(image)
-    made = made.to(device)
+    kind: Any = {"listops": ShuffleArguments, "image": AugmentImage}.get(task, TurnAndShift)
+    allowed = set(inspect.signature(kind).parameters) - {"shape"} if task != "listops" else set()
+    if wrong := sorted(set(options) - allowed):
+        known = ", ".join(sorted(allowed)) or "none"
+        raise ValueError(f"{task}'s augmentation has no option {wrong[0]!r}; its options: {known}")
+    made: Transform = (kind() if task == "listops" else kind(image, **options)).to(device)
     if compile:
         made.transform = torch.compile(made.transform, fullgraph=True)  # type: ignore[method-assign]
     return made

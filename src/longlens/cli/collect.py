@@ -1,0 +1,52 @@
+"""``longlens collect RUNS/NAME``: an experiment's records as one compact file under results/."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from longlens.report.collect import collect, merge, read_results, write_results
+
+EPILOG = """The file holds labels, published numbers and of each run its options, provenance, data,
+metrics, speed and thinned curves; no weights. If it exists, what is new is merged into it: a run
+with the same row, column and seed replaces an older one, everything else stays. Failed runs are
+kept as failed. Reads records only and needs no torch.
+
+  longlens collect runs/table2                     # -> results/table2.json
+  longlens collect /mnt/gpu/runs/table2 runs/table2 -o results/table2.json"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``longlens collect``; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="longlens collect",
+        description="Collect the records of an experiment into one compact file.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", nargs="+", metavar="RUNS/NAME", help="folders of an experiment")
+    parser.add_argument("-o", "--out", default=None, help="file (default: results/NAME.json)")
+    args = parser.parse_args(argv)
+    content = collect(args.folders[0])
+    for folder in args.folders[1:]:
+        content = merge(collect(folder), content)
+    if content.get("quick") and args.out is None:
+        raise ValueError(
+            f"{args.folders[0]} holds runs of --quick, which are no results; give -o FILE to "
+            "collect them all the same"
+        )
+    path = Path(args.out or f"results/{content['experiment']}.json")
+    if path.exists():
+        content = merge(content, read_results(path))
+    write_results(path, content)
+    states = Counter(record["status"] for record in content["records"])
+    counted = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    print(f"{path}: {len(content['records'])} runs ({counted or 'none yet'})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

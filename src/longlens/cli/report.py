@@ -1,0 +1,131 @@
+"""``longlens report``: a page, or tables, from files of results and folders of runs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from longlens.report.bench import bench_pictures
+from longlens.report.figures import overview
+from longlens.report.formats import BLOCK, update_blocks, write_tables
+from longlens.report.results import Results, read_results
+from longlens.report.svg import standalone
+
+WIDTH = 640  # of pictures that are files
+EPILOG = """examples:
+  longlens report                                     report.html from results/
+  longlens report results/table2.json runs -o page.html
+  longlens report --format md --only table2           a table for a README
+  longlens report --format latex --only table2 > table2.tex
+  longlens report --format csv                        every cell with its conditions
+  longlens report --pictures docs/pictures            charts as SVG files
+  longlens report --update README.md                  write the tables inside README.md anew"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``longlens report``."""
+    p = argparse.ArgumentParser(
+        prog="longlens report",
+        description="Show results: published numbers beside ours, curves, speed, failures.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument(
+        "records", nargs="*", default=["results"],
+        help="files of results (.json, .csv), folders of them, folders of runs (default: results)",
+    )  # fmt: skip
+    p.add_argument(
+        "--format", default=None, choices=("html", "md", "csv", "latex"),
+        help="html is one page with everything, the others are its tables (default: html)",
+    )  # fmt: skip
+    p.add_argument(
+        "-o", "--output", type=Path, default=None, metavar="FILE",
+        help="default: report.html for html; the others are printed",
+    )  # fmt: skip
+    p.add_argument("--only", nargs="+", default=None, metavar="NAME", help="of these results only")
+    p.add_argument("--title", default="longlens report", help="the page's title")
+    p.add_argument(
+        "--pictures", type=Path, default=None, metavar="FOLDER", help="also write charts as SVG"
+    )
+    p.add_argument(
+        "--update", nargs="+", type=Path, default=[], metavar="FILE",
+        help="write the blocks <!-- table: FILE --> … <!-- end --> of Markdown files anew; no page",
+    )  # fmt: skip
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``longlens report``; returns the exit code."""
+    args = parser().parse_args(argv)
+    for path in args.update:
+        _update(path)
+    if args.update and args.format is None and args.pictures is None and args.output is None:
+        return 0
+    results = read_results(args.records)
+    if args.only:
+        results = results.only(args.only)
+    if args.pictures is not None:
+        for name, picture in pictures(results):
+            _write(args.pictures / name, picture)
+    form = args.format or "html"
+    if form == "html":
+        from longlens.report.build import build_page  # the tables need no jinja2
+
+        output = args.output or Path("report.html")
+        page = build_page(results, args.title)
+        _write(output, page)
+        print(f"{output}: {len(page.encode()) / 1e6:.2f} MB, {_counted(results)}")
+        return 0
+    text = write_tables(results, form)
+    if args.output is None:
+        print(text, end="")
+    else:
+        _write(args.output, text)
+    return 0
+
+
+def _counted(results: Results) -> str:
+    runs = sum(len(experiment.records) for experiment in results.experiments)
+    return (
+        f"{len(results.experiments)} experiments with {runs} runs, "
+        f"{len(results.measurements)} audits and measurements, {len(results.benches)} benchmarks"
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}") from None
+
+
+def pictures(results: Results) -> Iterator[tuple[str, str]]:
+    """Yield the charts that are files of their own: their names and SVG."""
+    for experiment in results.experiments:
+        drawn = [] if experiment.quick else overview(experiment, experiment.title, WIDTH)
+        for column, picture in drawn:
+            name = re.sub(r"\W+", "-", f"{experiment.name} {column}".strip().lower()).strip("-")
+            yield f"{name}.svg", standalone(picture)
+    for bench in results.benches:
+        for name, picture in bench_pictures(bench, WIDTH):
+            yield f"{bench.name}_{name}.svg", standalone(picture)
+
+
+def _update(path: Path) -> None:
+    try:
+        before = path.read_text()
+    except OSError as error:
+        raise ValueError(f"update: {path} cannot be read: {error.strerror}") from None
+    after = update_blocks(before, Path.cwd())
+    if after != before:
+        _write(path, after)
+    state = "written anew" if after != before else "unchanged"
+    print(f"{path}: {len(BLOCK.findall(after))} tables, {state}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Synthetic files in every official layout, a few examples each: what ``--quick`` trains on.
+
+They hold nothing to learn. Data sets made from them carry ``stands_in_for`` in their manifest, so
+that no record of a quick run can be taken for a result.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from longlens.tasks.build import Job, find_folder, make_options, prepare_task
+from longlens.tasks.errors import DataError
+from longlens.tasks.registry import find_task
+from longlens.tasks.spec import Spec
+
+QUICK = "(a few synthetic examples of --quick: no result)"
+TRAIN, HELD = 16, 8
+
+_ATOMIC = dict(length=64, train=TRAIN, validation=HELD, test=HELD)
+_IMAGES = dict(validation=HELD, subset=True)
+_LANGUAGE = dict(subset=True)
+_PAIRS = dict(max_length=64)
+_PATHFINDER = dict(images=80)
+SMALL: dict[str, dict[str, Any]] = {
+    "listops": dict(train=TRAIN, validation=HELD, test=HELD, min_length=8, max_length=64),
+    "text": dict(validation=HELD, subset=True),
+    "retrieval": dict(max_length=64, subset=True),
+    "retrieval-peerread": dict(max_length=64),
+    "image": _IMAGES, "smnist": _IMAGES, "pmnist": _IMAGES,
+    "pathfinder": _PATHFINDER, "pathx": {**_PATHFINDER, "size": 64},
+    "select": {**_ATOMIC, "marked": 8},
+    **dict.fromkeys(("cumsum", "cummax", "shift", "reverse", "sort"), _ATOMIC),
+    **dict.fromkeys(("enwik8", "text8", "wikitext103"), _LANGUAGE),
+}  # fmt: skip
+"""The options with which each task is small."""
+
+
+def prepare_stand_in(task: str, root: Path) -> bool:
+    """Make the small stand-in of ``task`` under ``root``; False if it was there already."""
+    if task not in SMALL:
+        raise DataError(f"--quick has no small data for {task!r}; it has {', '.join(SMALL)}")
+
+    def build(job: Job) -> tuple[Spec, dict[str, int]]:
+        spec, sizes = real.build(job)
+        return replace(spec, stands_in_for=f"{task} {QUICK}"), sizes
+
+    real = find_task(task)
+    options = make_options(real, SMALL[task])
+    if find_folder(real, root, options).exists():
+        return False
+    source = None
+    if real.needs_source:
+        source = root / "sources" / task
+        for name, content in _files(task).items():
+            path = source / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+    prepare_task(replace(real, build=build), root, options, source=source, quiet=True)
+    return True
+
+
+def _files(task: str) -> dict[str, bytes]:
+    """The files of ``task``'s official layout."""
+    rng = np.random.default_rng(0)
+    if task == "text":
+        return _reviews()
+    if task == "image":
+        names = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+        return {f"cifar-10-batches-bin/{name}": _cifar(rng) for name in names}
+    if task in ("smnist", "pmnist"):
+        return _mnist(rng, "train", TRAIN + HELD) | _mnist(rng, "t10k", HELD)
+    if task == "retrieval":
+        return {f"new_aan_pairs.{split}.tsv": _pairs() for split in ("train", "eval", "test")}
+    if task == "retrieval-peerread":
+        return _corpus()
+    if task == "wikitext103":
+        text = b"".join(b" the %d th word \n" % number for number in range(200)) + b" <unk> \n"
+        return {f"wiki.{split}.tokens": text for split in ("train", "valid", "test")}
+    letters = rng.integers(ord("a"), ord("z") + 1, 20_000, dtype=np.uint8).tobytes()
+    return {task: letters}
+
+
+def _reviews() -> dict[str, bytes]:
+    return {
+        f"{split}.jsonl": "".join(
+            json.dumps({"label": number % 2, "text": f"{split} {number} " * (1 + number % 3)})
+            + "\n"
+            for number in range(TRAIN + HELD)
+        ).encode()
+        for split in ("train", "test")
+    }
+
+
+def _cifar(rng: np.random.Generator) -> bytes:
+    rows = rng.integers(0, 256, (HELD, 1 + 3 * 1024), dtype=np.uint8)  # a label, three colours
+    rows[:, 0] %= 10
+    return rows.tobytes()
+
+
+def _mnist(rng: np.random.Generator, split: str, count: int) -> dict[str, bytes]:
+    def idx(array: npt.NDArray[np.uint8]) -> bytes:
+        head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+        return gzip.compress(head + array.tobytes(), mtime=0)
+
+    return {
+        f"{split}-images-idx3-ubyte.gz": idx(rng.integers(0, 256, (count, 28, 28), dtype=np.uint8)),
+        f"{split}-labels-idx1-ubyte.gz": idx(rng.integers(0, 10, count, dtype=np.uint8)),
+    }
+
+
+def _pairs() -> bytes:
+    rows = [
+        f"{float(number % 2)}\tP{number}\tP{number + 1}\tb'paper {number}'\tb'paper {number + 1}'\n"
+        for number in range(TRAIN)
+    ]
+    return "".join(rows).encode()
+
+
+def _corpus(documents: int = 60) -> dict[str, bytes]:
+    rows = [
+        {"id": f"{number:03d}", "title": f"Paper {number}", "text": f"text of {number} " * 3}
+        for number in range(documents)
+    ]
+    cited = [(n, (7 * n + k) % documents) for n in range(documents) for k in range(1, 9)]
+    return {
+        "docs.jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode(),
+        "citations.tsv": "".join(f"{a:03d}\t{b:03d}\n" for a, b in cited).encode(),
+    }

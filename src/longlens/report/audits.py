@@ -1,0 +1,255 @@
+"""An audit of a task as tables and pictures: does it need long range?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from longlens.report.cells import MISSING
+from longlens.report.measurements import Table, plain_table, word
+from longlens.report.results import Measurement
+from longlens.report.svg import Line, line_chart
+
+GLOBAL = "all"
+PROBES = ("bag_of_tokens", "bigrams", "trigrams", "tokens_in_place")
+
+
+def percent(value: float | None) -> str:
+    """A share in percent.
+
+    >>> percent(0.925), percent(None)
+    ('92.5', '—')
+    """
+    return MISSING if value is None else f"{100 * value:.1f}"
+
+
+def show_audit(measurement: Measurement) -> dict[str, Any]:
+    """What the page shows of an audit."""
+    values = measurement.values
+    title = str(values.get("title") or f"Audit of {values.get('task') or measurement.name}")
+    diagnostics = values.get("diagnostics") or {}
+    tables = [
+        _curve_table(title, values),
+        _ratio(title, values),
+        _ranges(title, values),
+        _probes(title, diagnostics),
+        *_groups(title, values),
+        _certificate(title, values),
+        _conditions(title, values),
+    ]
+    shuffled = {
+        "trigram probe": diagnostics.get("shuffled_trigrams"),
+        "best model": (values.get("shuffled_model") or {}).get("rows"),
+    }
+    pictures = [
+        _field_picture(values),
+        *(_shuffle_picture(name, rows) for name, rows in shuffled.items() if rows),
+        _information_picture(diagnostics.get("mutual_information") or {}),
+    ]
+    return {
+        "title": title,
+        "verdict": str((values.get("verdict") or {}).get("text") or ""),
+        "marks": marks(values),
+        "notes": [str(note) for note in values.get("notes") or ()],
+        "tables": [table for table in tables if table["rows"]],
+        "pictures": [picture for picture in pictures if picture],
+    }
+
+
+def summary(measurements: Sequence[Measurement]) -> Table:
+    """All audits in one table."""
+    rows = []
+    for values in (measurement.values for measurement in measurements):
+        verdict = values.get("verdict") or {}
+        needed = ((values.get("ranges") or {}).get("of_gain") or {}).get("0.95") or {}
+        rows.append(
+            {
+                "task": values.get("task"),
+                "verdict": verdict.get("category"),
+                "confidence (%)": percent(verdict.get("confidence")),
+                "field for 95 % of the gain": needed.get("receptive_field") or "more than tried",
+                "typical length": values.get("length"),
+                "bounded / global (%)": percent((values.get("ratio") or {}).get("ratio")),
+                "published (%)": percent((values.get("published") or {}).get("ratio")),
+                "marks": ", ".join(mark for mark, _ in marks(values)) or None,
+            }
+        )
+    return plain_table("All audits", rows)
+
+
+def marks(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a reader must know of an audit's numbers."""
+    found = []
+    if stands_in := (values.get("data") or {}).get("stands_in_for"):
+        found.append(("stand-in", f"other data: stands in for {stands_in}"))
+    if (values.get("options") or {}).get("quick"):
+        found.append(("quick", "small models and data"))
+    return found
+
+
+def audit_failures(measurement: Measurement) -> list[dict[str, str]]:
+    """The models whose training did not finish, as lines of the page's table."""
+    values = measurement.values
+    return [
+        {
+            "experiment": str(values.get("title") or measurement.name),
+            "row": str(point.get("model")), "column": str(values.get("task")),
+            "seed": word(point.get("seed")), "status": str(point["status"]),
+            "step": word(point.get("steps")), "reason": word(point.get("error")),
+        }
+        for point in [*(values.get("points") or ()), *(values.get("global") or ())]
+        if point.get("status") not in (None, "finished")
+    ]  # fmt: skip
+
+
+def _curve_table(title: str, values: Mapping[str, Any]) -> Table:
+    rows = []
+    for entry in values.get("curve") or ():
+        spread = f" ± {percent(entry['deviation'])}" if entry.get("deviation") is not None else ""
+        rows.append(
+            {
+                "model": entry["model"],
+                "receptive field": entry.get("receptive_field") or GLOBAL,
+                "seeds": entry.get("seeds"),
+                "validation (%)": percent(entry.get("validation")),
+                "test (%)": percent(entry.get("test")) + spread,
+                "beyond chance": percent(entry.get("gain")),
+            }
+        )
+    return plain_table(f"{title}: every model", rows)
+
+
+def _ranges(title: str, values: Mapping[str, Any]) -> Table:
+    """The least field that reaches 90, 95, 99 % of the best model."""
+    rows = []
+    for what, name in (("of_accuracy", "accuracy"), ("of_gain", "accuracy beyond chance")):
+        for level, found in ((values.get("ranges") or {}).get(what) or {}).items():
+            ends = ["more" if end is None else word(end) for end in found.get("interval") or ()]
+            rows.append(
+                {
+                    "share of the best": f"{100 * float(level):.0f} % of its {name}",
+                    "receptive field": found.get("receptive_field") or "more than was tried",
+                    "90 % interval": " … ".join(ends) or MISSING,
+                }
+            )
+    return plain_table(f"{title}: the range that is needed", rows)
+
+
+def _ratio(title: str, values: Mapping[str, Any]) -> Table:
+    """Our ratio of a bounded to a global model beside the published one."""
+    ours, published = values.get("ratio") or {}, values.get("published") or {}
+    if not published:
+        return plain_table("", [])
+    one, other = ours.get("ratio"), published.get("ratio")
+    difference = None
+    if one is not None and other is not None and not marks(values):
+        difference = f"{100 * (one - other):+.1f}".replace("-", "−")
+    row = {
+        "receptive field": published.get("kernel"),
+        "ours (%)": percent(one),
+        "against": ours.get("of"),
+        "published (%)": percent(other),
+        "difference": difference,
+        "source": published.get("source"),
+    }
+    return plain_table(f"{title}: share of a global model's accuracy", [row])
+
+
+def _probes(title: str, diagnostics: Mapping[str, Any]) -> Table:
+    rows = [
+        {"without training a network": name.replace("_", " "), "test (%)": percent(value)}
+        for name in ("chance", "majority", *PROBES)
+        if (value := _test(diagnostics.get(name))) is not None
+    ]
+    return plain_table(f"{title}: what cheap baselines reach", rows)
+
+
+def _test(value: Any) -> float | None:
+    if isinstance(value, Mapping):
+        value = value.get("test")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _groups(title: str, values: Mapping[str, Any]) -> list[Table]:
+    tables = []
+    for group, by_model in (values.get("groups") or {}).items():
+        rows = [
+            {"model": model} | {key: percent(cell.get("accuracy")) for key, cell in cells.items()}
+            for model, cells in by_model.items()
+        ]
+        tables.append(plain_table(f"{title}: test accuracy (%) by {group}", rows))
+    return tables
+
+
+def _certificate(title: str, values: Mapping[str, Any]) -> Table:
+    certificate = values.get("certificate") or {}
+    rows = [{"certificate": key.replace("_", " "), "value": v} for key, v in certificate.items()]
+    return plain_table(f"{title}: what is proven", rows)
+
+
+def _conditions(title: str, values: Mapping[str, Any]) -> Table:
+    data = values.get("data") or {}
+    facts = {
+        **(values.get("options") or {}),
+        "data": f"{data.get('name') or ''} {str(data.get('identity') or '')[:12]}".strip(),
+        "examples": data.get("examples"),
+        **(values.get("provenance") or {}),
+        "started": values.get("started"),
+    }
+    rows = [
+        {"condition": key.replace("_", " "), "value": value}
+        for key, value in facts.items()
+        if value not in (None, "", {})
+    ]
+    return plain_table(f"{title}: conditions", rows)
+
+
+def _field_picture(values: Mapping[str, Any]) -> str | None:
+    """Test accuracy over the receptive field; global models and chance as level lines."""
+    curve = values.get("curve") or ()
+    bounded = sorted(
+        (float(entry["receptive_field"]), 100.0 * entry["test"])
+        for entry in curve
+        if entry.get("receptive_field")
+    )
+    if not bounded:
+        return None
+    ends = bounded[0][0], max(bounded[-1][0], float(values.get("length") or 1))
+    lines = [Line("bounded models", bounded, 0, mark=True)]
+    level = [(str(e["model"]), e["test"]) for e in curve if not e.get("receptive_field")]
+    if values.get("chance") is not None:
+        level.append(("chance", values["chance"]))
+    for style, (name, test) in enumerate(level, 1):
+        height = 100.0 * test
+        lines.append(Line(name, [(end, height) for end in ends], style, hollow=True))
+    name = "Accuracy against receptive field"
+    return line_chart(name, lines, "receptive field", "test accuracy (%)", log_x=ends[0] < ends[1])
+
+
+def _shuffle_picture(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.get("kind") and row.get("test") is not None:
+            points = kinds.setdefault(str(row["kind"]), [])
+            points.append((float(row["window"]), 100.0 * row["test"]))
+    if not kinds:
+        return None
+    lines = [
+        Line(kind, sorted(points), style, mark=True)
+        for style, (kind, points) in enumerate(kinds.items())
+    ]
+    title = f"Order destroyed, {name}"
+    return line_chart(title, lines, "window", "test accuracy (%)", log_x=True)
+
+
+def _information_picture(found: Mapping[str, Any]) -> str | None:
+    positions = found.get("positions") or ()
+    if len(positions) < 2:
+        return None
+    lines = [
+        Line(name, [(float(p["position"]), float(p[key])) for p in positions], style, hollow=hollow)
+        for style, (key, name, hollow) in enumerate(
+            (("bits", "bits", False), ("floor", "noise level", True))
+        )
+    ]
+    return line_chart("What one position tells about the label", lines, "position", "bits")

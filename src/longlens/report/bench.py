@@ -1,0 +1,153 @@
+"""Rows of ``longlens bench`` as tables and pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+from longlens.report.results import Bench
+from longlens.report.svg import Line, dot_chart, line_chart
+
+ORIGIN = ("longlens", "commit", "torch", "python", "hardware", "date")
+SHAPES = {
+    "ops": "B,H,L,D",
+    "layer": "B,L,dim,heads",
+    "decode": "B,prompt,dim,heads,key heads",
+    "length": "B,H,L,D",
+}
+
+
+def _ms(value: float) -> str:
+    return f"{value:.4g} ms"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f} ×"
+
+
+# Column of the file: its name in a table, and how its numbers are written (None: as they are).
+COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
+    "implementation": ("attention", None),
+    "layer": ("layer", None),
+    "path": ("path", None),
+    "compiled": ("compiled", None),
+    "graph": ("graph", None),
+    "causal": ("causal", None),
+    "rotary": ("rotary", None),
+    "bound": ("bound", None),
+    "window": ("window", None),
+    "forward_ms": ("forward", _ms),
+    "forward_backward_ms": ("forward + backward", _ms),
+    "token_ms": ("a token", _ms),
+    "ratio_to_plain": ("to plain SDPA", _times),
+    "ratio_to_softmax": ("to softmax", _times),
+    "graph_ms": ("as a CUDA graph", _ms),
+    "graph_ratio": ("graph to plain", _times),
+    "floor_ms": ("floor", _ms),
+    "cache_gb_per_s": ("GB/s of cache", lambda value: f"{value:.0f}"),
+    "peak_mib": ("peak memory", lambda value: f"{value:.0f} MiB"),
+    "peak_kib_per_token": ("KiB a token", lambda value: f"{value:.1f}"),
+    "error": ("error", lambda value: f"{value:.0e}"),
+}
+SHORT = ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", "error")
+
+
+def title_of(bench: Bench) -> str:
+    """What was measured, and on what."""
+    what = {
+        "ops": "Attention",
+        "layer": "Attention layers",
+        "decode": "Decoding",
+        "length": "One layer on long sequences",
+    }[kind(bench)]
+    return ", ".join(filter(None, [what, bench.rows[0].get("hardware")]))
+
+
+def kind(bench: Bench) -> str:
+    """Which of the benchmarks wrote the rows, by the column that only it has."""
+    own = {"implementation": "ops", "token_ms": "decode", "ratio_to_softmax": "layer",
+           "peak_kib_per_token": "length"}  # fmt: skip
+    for column, name in own.items():
+        if column in bench.rows[0]:
+            return name
+    raise ValueError(
+        f"{bench.name}.csv holds no rows of longlens bench: {', '.join(bench.rows[0])}"
+    )
+
+
+def bench_table(bench: Bench, everything: bool = False) -> list[list[str]]:
+    """A head and rows; of attention itself the five columns that matter, unless ``everything``.
+
+    Columns without a single value are left out.
+    """
+    there = [name for name in COLUMNS if any(_given(row.get(name)) for row in bench.rows)]
+    if kind(bench) == "ops" and not everything:
+        there = [name for name in there if name in SHORT]
+    lines = [[SHAPES[kind(bench)], *(COLUMNS[name][0] for name in there)]]
+    for row in bench.rows:
+        lines.append([row["shape"], *(_cell(name, row.get(name) or "") for name in there)])
+    return lines
+
+
+def bench_conditions(bench: Bench) -> dict[str, str]:
+    """Where the rows were measured, several values where they differ."""
+    names = ("dtype", *ORIGIN)
+    found = {n: list(dict.fromkeys(r[n] for r in bench.rows if r.get(n))) for n in names}
+    return {name: ", ".join(values) for name, values in found.items() if values}
+
+
+def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
+    """Time, and memory where it was measured: names and SVG pictures."""
+    where = f" · {bench.rows[0]['hardware']}" if bench.rows[0].get("hardware") else ""
+    if kind(bench) == "length":
+        return list(_over_length(bench, where, width))
+    series, title, reference = {
+        "ops": ("implementation", "Forward and backward, against plain SDPA", "ratio_to_plain"),
+        "layer": ("layer", "Forward and backward of a layer, against softmax", "ratio_to_softmax"),
+        "decode": ("layer", "One decoded token, against softmax", "ratio_to_softmax"),
+    }[kind(bench)]
+    pictures, shape = [], SHAPES[kind(bench)]
+    if times := _by_shape(bench, series, reference):
+        axis = f"times as long, logarithmic{where}"
+        pictures.append(("time", dot_chart(title, times, axis, shape, reference=1.0, width=width)))
+    if memory := _by_shape(bench, series, "peak_mib"):
+        axis = f"MiB, logarithmic{where}"
+        pictures.append(("memory", dot_chart("Peak memory", memory, axis, shape, width=width)))
+    return pictures
+
+
+def _over_length(bench: Bench, where: str, width: int) -> Iterator[tuple[str, str]]:
+    for name, column, title, unit in (
+        ("time", "forward_backward_ms", "Forward and backward of a LaS layer", "ms"),
+        ("memory", "peak_mib", "Peak memory of a LaS layer", "MiB"),
+    ):
+        points = sorted(
+            (float(row["shape"].split(",")[2]), float(row[column]))
+            for row in bench.rows
+            if _given(row.get(column)) and float(row[column]) > 0
+        )
+        if points:
+            yield name, line_chart(
+                title, [Line("LaS", points, mark=True)], f"tokens{where}", unit,
+                log_x=True, log_y=True, x_ticks=[x for x, _ in points], width=width,
+            )  # fmt: skip
+
+
+def _by_shape(bench: Bench, series: str, column: str) -> dict[str, dict[str, float]]:
+    rows: dict[str, dict[str, float]] = {}
+    for row in bench.rows:
+        if _given(row.get(column)) and float(row[column]) > 0:
+            rows.setdefault(row["shape"], {})[row[series]] = float(row[column])
+    return rows
+
+
+def _given(text: str | None) -> bool:
+    return bool(text) and text != "nan"
+
+
+def _cell(name: str, text: str) -> str:
+    write = COLUMNS[name][1]
+    if write is None:
+        return text
+    value = float(text) if text else math.nan
+    return "" if math.isnan(value) else write(value)

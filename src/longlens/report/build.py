@@ -1,0 +1,245 @@
+"""The report as one page of HTML that needs nothing beside itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+from longlens._version import __version__
+from longlens.report.audits import audit_failures, show_audit, summary
+from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
+from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
+from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
+from longlens.report.measurements import plain_table, show_lens
+from longlens.report.results import Bench, Experiment, Results
+from longlens.report.svg import palette_css
+
+LIMIT = 3_000_000  # bytes of a page
+CURVE_POINTS = (60, 30, 12)  # a page that is too large is drawn with fewer
+PICTURE = "Ours filled, published hollow"
+SPEED = ("parameters", "tokens/s", "memory (MiB)", "minutes", "hardware")
+
+
+def build_page(results: Results, title: str = "longlens report") -> str:
+    """Write the page.
+
+    Raises:
+        ValueError: it would be larger than ``LIMIT``, even with curves of few points.
+
+    """
+    for points in CURVE_POINTS:
+        page = _render(results, title, points)
+        if len(page.encode()) <= LIMIT:
+            return page
+    raise ValueError(f"the page has more than {LIMIT:,} bytes; choose some results with --only")
+
+
+def _render(results: Results, title: str, points: int) -> str:
+    folder = files("longlens.report") / "page"
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text()),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    audits = [m for m in results.measurements if m.kind == "audit"]
+    experiments = [_experiment(experiment, points) for experiment in results.experiments]
+    return environment.get_template("page.html").render(
+        title=title,
+        version=__version__,
+        css=(folder / "style.css").read_text() + palette_css(),
+        script=(folder / "sort.js").read_text(),
+        facts=_facts(results),
+        contents=plain_table("What is here", [_content(e) for e in results.experiments]),
+        experiments=experiments,
+        groups=[g for e in results.experiments for g in _groups(e)],
+        benches=[_bench(bench) for bench in results.benches],
+        speed=[s for e in results.experiments if (s := _speed(e))["rows"]],
+        audits=[show_audit(m) for m in audits],
+        audit_summary=summary(audits),
+        lenses=[show_lens(m) for m in results.measurements if m.kind == "lens"],
+        failures=plain_table(
+            "Runs that did not finish",
+            _failures(results.experiments)
+            + [line for m in results.measurements for line in audit_failures(m)],
+        ),
+        missing=MISSING,
+    )
+
+
+def _facts(results: Results) -> list[tuple[str, str]]:
+    """The numbers at the top of the page."""
+    records = [record for e in results.experiments for record in e.records]
+    if not records:
+        return []
+    done = sum(record["status"] == "finished" for record in records)
+    seconds = [c for record in records if (c := record.get("wall_seconds"))]
+    days = sorted(str(r["started"])[:10] for r in records if r.get("started"))
+    facts = [
+        (str(len(results.experiments)), "tables and figures"),
+        (str(done), "finished runs"),
+        (str(len(records) - done), "failed or stopped"),
+    ]
+    if seconds:
+        facts.append((f"{sum(seconds) / 3600:.1f}", "hours of training"))
+    if days:
+        facts.append((days[0] if days[0] == days[-1] else f"{days[0]} – {days[-1]}", "date"))
+    return facts
+
+
+def _content(experiment: Experiment) -> dict[str, str]:
+    """A line of the table at the top: how much of an experiment was run."""
+    cells = [cell for line in table(experiment).values() for cell in line.values()]
+    there = [cell for cell in cells if cell.mean is not None]
+    above = [cell for cell in there if cell.better]
+    compared = sum(cell.difference is not None for cell in there)
+    done = sum(len(cell.values) for cell in cells)
+    return {
+        "experiment": experiment.title,
+        "cells with ours": f"{len(there)} of {len(cells)}",
+        "better than published": f"{len(above)} of {compared}" if compared else MISSING,
+        "finished runs": str(done),
+        "failed or stopped": str(len(experiment.records) - done),
+    }
+
+
+def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
+    metric = Metric(experiment.metric)
+    rows = []
+    for row, cells in table(experiment).items():
+        average = means(experiment, cells)
+        rows.append(
+            {
+                "name": row,
+                "extra": [experiment.published.get(row, {}).get(c) for c in experiment.extra],
+                "ours": any(cell.records for cell in cells.values()),
+                "cells": [_cell(cell) for cell in cells.values()],
+                "mean": average and {
+                    "ours": metric.show(average.ours),
+                    "columns": average.columns,
+                    "names": ", ".join(average.columns or average.published_columns),
+                    "same": metric.show(average.published_same),
+                    "published": metric.show(average.published),
+                    "published_columns": average.published_columns,
+                    **_key(average.ours, average.published),
+                },
+            }
+        )  # fmt: skip
+    return {
+        "name": experiment.name,
+        "title": experiment.title,
+        "source": experiment.source,
+        "command": experiment.command,
+        "notes": experiment.notes,
+        "quick": experiment.quick,
+        "metric": metric.label,
+        "direction": "higher" if metric.higher_is_better else "lower",
+        "x_label": experiment.x_label if experiment.kind == "curve" else "",
+        "columns": experiment.columns,
+        "extra": experiment.extra,
+        "rows": rows,
+        "some_ours": any(row["ours"] for row in rows),
+        "mixed": len({row["ours"] for row in rows}) > 1,
+        "has_mean": any(row["mean"] for row in rows),
+        "pictures": [] if experiment.quick else overview(experiment, PICTURE),
+        "validation": list(learning_curves(experiment, "validation", points)),
+        "train": list(learning_curves(experiment, "train", points)),
+        "conditions": _conditions(experiment),
+        "failures": len(_failures([experiment])),
+    }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    show = cell.metric.show
+    return {
+        "ours": None if cell.mean is None else show(cell.mean),
+        "spread": None if cell.deviation is None else show(cell.deviation),
+        "seeds": len(cell.values),
+        "ran": bool(cell.records),
+        "published": None if cell.published is None else show(cell.published),
+        "difference": None if cell.difference is None else show(cell.difference, sign=True),
+        "better": cell.better,
+        "marks": cell.marks,
+        **_key(cell.mean, cell.published),
+    }
+
+
+def _key(ours: float | None, published: float | None) -> dict[str, Any]:
+    """What a column is sorted by: our numbers first, then published ones, then nothing."""
+    value = published if ours is None else ours
+    return {"rank": 0 if ours is not None else 1 if published is not None else 2, "value": value}
+
+
+def _conditions(experiment: Experiment) -> dict[str, Any]:
+    metric = Metric(experiment.metric)
+    rows = []
+    for cell in filled(experiment):
+        marks = "; ".join(f"{word}: {why}" for word, why in cell.marks)
+        rows.append(
+            {
+                "row": cell.row, "column": cell.column, "published": metric.show(cell.published),
+                "ours": cell.text(), "difference": metric.show(cell.difference, sign=True),
+                "finished runs": f"{len(cell.values)} of {len(cell.records)}",
+                **cell.conditions(), "remarks": marks or MISSING,
+            }
+        )  # fmt: skip
+    return plain_table(f"{experiment.title}: conditions of every number", rows)
+
+
+def _speed(experiment: Experiment) -> dict[str, Any]:
+    rows = []
+    for cell in filled(experiment):
+        conditions = cell.conditions()
+        if cell.values:
+            chosen = {name: conditions[name] for name in SPEED}
+            rows.append({"row": cell.row, "column": cell.column, **chosen})
+    return plain_table(f"{experiment.title}: speed and memory of training", rows)
+
+
+def _groups(experiment: Experiment) -> list[dict[str, Any]]:
+    found = []
+    for column, group, values in groups(experiment):
+        keys = list(dict.fromkeys(key for cells in values.values() for key in cells))
+        if all(key.isdigit() for key in keys):
+            keys.sort(key=int)
+        rows = [
+            {"row": row} | {k: MISSING if k not in cells else f"{cells[k]:.1f}" for k in keys}
+            for row, cells in values.items()
+        ]
+        title = f"{experiment.title}: {column} by {group}"
+        entry = {"title": title, "picture": group_picture(column, group, values), "remark": ""}
+        if len(values) > MOST_LINES:
+            entry["remark"] = f"the first {MOST_LINES} of {len(values)} rows"
+        found.append(plain_table(f"{title}, test accuracy (%)", rows) | entry)
+    return found
+
+
+def _bench(bench: Bench) -> dict[str, Any]:
+    head, *rows = bench_table(bench, everything=True)
+    conditions = ", ".join(f"{name} {value}" for name, value in bench_conditions(bench).items())
+    return {
+        "title": title_of(bench),
+        "conditions": f"{bench.name}: {conditions}",
+        "pictures": [picture for _, picture in bench_pictures(bench)],
+        "caption": f"{bench.name}: every row",
+        "head": head,
+        "rows": [[word or MISSING for word in row] for row in rows],
+    }
+
+
+def _failures(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
+    return [
+        {
+            "experiment": experiment.title, "row": cell.row, "column": cell.column,
+            "seed": str(record.get("seed", MISSING)), "status": str(record["status"]),
+            "step": str(record.get("steps") or MISSING),
+            "reason": str(record.get("error") or MISSING),
+        }
+        for experiment in experiments
+        for cell in filled(experiment)
+        for record in cell.unfinished
+    ]  # fmt: skip

@@ -1,0 +1,277 @@
+"""A table's cells: our seeds beside the published number, and what may be compared with what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import mean, stdev
+from typing import Any
+
+from longlens.report.results import Experiment
+
+MISSING = "—"
+# Names that papers use for what a record calls otherwise.
+SAME = {"bits_per_byte": "bits_per_token", "bits_per_character": "bits_per_token"}
+LOWER = ("bits_per_token", "bits_per_byte", "bits_per_character", "perplexity", "loss")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a metric is written: accuracies in percent, others as they are."""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The metric in words."""
+        words = self.name.replace("_", " ")
+        return f"{words} (%)" if self.name == "accuracy" else words
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether more of it is better."""
+        return self.name not in LOWER
+
+    def value(self, metrics: Mapping[str, Any]) -> float | None:
+        """The metric out of a record's metrics of one split, in the unit that papers print."""
+        found = metrics.get(self.name, metrics.get(SAME.get(self.name, "")))
+        if found is None and self.name == "perplexity" and "bits_per_token" in metrics:
+            found = 2.0 ** metrics["bits_per_token"]
+        if not isinstance(found, int | float) or not math.isfinite(found):
+            return None
+        return 100.0 * found if self.name == "accuracy" else float(found)
+
+    def show(self, value: float | None, sign: bool = False) -> str:
+        """Write a value, a dash where there is none.
+
+        >>> Metric("accuracy").show(53.049), Metric("accuracy").show(None)
+        ('53.05', '—')
+        >>> Metric("bits_per_byte").show(1.2, sign=True)
+        '+1.200'
+        """
+        if value is None:
+            return MISSING
+        digits = 3 if self.name.startswith("bits") or self.name == "r2" else 2
+        text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+        return text.replace("-", "−")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of a table: all runs of a row on a column, and what was published for it."""
+
+    row: str
+    column: str
+    metric: Metric
+    published: float | None
+    records: tuple[Mapping[str, Any], ...]
+    quick: bool = False
+
+    @cached_property
+    def scored(self) -> list[tuple[Mapping[str, Any], float]]:
+        """The finished runs with their value on the test split, on validation if none has one."""
+        done = [r for r in self.records if r["status"] == "finished"]
+        for split in ("test", "validation"):
+            pairs = [(r, self.metric.value(_of(r, "metrics", split) or {})) for r in done]
+            if found := [(r, value) for r, value in pairs if value is not None]:
+                return found
+        return []
+
+    @property
+    def values(self) -> list[float]:
+        """One value a finished run."""
+        return [value for _, value in self.scored]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over finished runs."""
+        return mean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """The standard deviation over finished runs; none for a single one."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def unfinished(self) -> list[Mapping[str, Any]]:
+        """Runs that failed or were stopped, or finished without a value."""
+        scored = [id(record) for record, _ in self.scored]
+        return [record for record in self.records if id(record) not in scored]
+
+    @property
+    def stands_in_for(self) -> str | None:
+        """What the data stand in for, where they are not the published ones."""
+        found = (_of(record, "data", "stands_in_for") for record in self.records)
+        return next((str(name) for name in found if name), None)
+
+    @property
+    def marks(self) -> list[tuple[str, str]]:
+        """What a reader must know of the number: a short word and its explanation."""
+        marks = []
+        if self.stands_in_for:
+            marks.append(("stand-in", f"other data: stands in for {self.stands_in_for}"))
+        if self.quick:
+            marks.append(("quick", "a shrunk run that shows that the command works"))
+        if self.values and not any(_of(r, "metrics", "test") for r, _ in self.scored):
+            marks.append(("validation", "on the validation split: there is no test result"))
+        if any(record.get("clean") is False for record, _ in self.scored):
+            marks.append(("uncommitted", "run with code that differs from its commit"))
+        if self.unfinished:
+            counts = [str(r["status"]) for r in self.unfinished]
+            words = [f"{counts.count(w)} {_unscored(w)}" for w in dict.fromkeys(counts)]
+            marks.append((", ".join(words), "of all runs; the mean is over the others"))
+        return marks
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the mean may stand beside published numbers: same data, whole run, test split."""
+        words = [word for word, _ in self.marks]
+        return self.mean is not None and not {"stand-in", "quick", "validation"} & set(words)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus published, in the metric's unit."""
+        if self.mean is None or self.published is None or not self.comparable:
+            return None
+        return self.mean - self.published
+
+    @property
+    def better(self) -> bool | None:
+        """Whether ours is the better one."""
+        if self.difference is None:
+            return None
+        return (self.difference > 0) == self.metric.higher_is_better
+
+    def text(self) -> str:
+        """Ours with its spread, in one line."""
+        if self.mean is None:
+            return MISSING
+        spread = "" if self.deviation is None else f" ± {self.metric.show(self.deviation)}"
+        return self.metric.show(self.mean) + spread
+
+    def conditions(self) -> dict[str, str]:
+        """What the number was made with; several values where the runs differ."""
+        used = [record for record, _ in self.scored] or list(self.records)
+        return {
+            "seeds": _list(_each(used, "seed")),
+            "parameters": _range(_each(used, "parameters")),
+            "steps": _range(_each(used, "steps")),
+            "epochs": _range(_each(used, "epochs")),
+            "minutes": _range([m / 60 for m in map(_wall, used) if m is not None]),
+            "tokens/s": _range(_each(used, "speed", "tokens_per_second")),
+            "memory (MiB)": _range(_each(used, "peak_memory_mib")),
+            "hardware": _list(_each(used, "provenance", "hardware")),
+            "data": _list(_names(used)),
+            "torch": _list(_each(used, "provenance", "torch")),
+            "commit": _list(_each(used, "provenance", "commit")),
+        }
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A row's mean over the columns that may be averaged, ours beside the published ones."""
+
+    metric: Metric
+    ours: float | None
+    columns: tuple[str, ...]
+    published_same: float | None  # over the columns of ours, where all of them are published
+    published: float | None  # over all columns that are published
+    published_columns: tuple[str, ...]
+
+
+def table(experiment: Experiment) -> dict[str, dict[str, Cell]]:
+    """All cells of an experiment, by row and column."""
+    metric = Metric(experiment.metric)
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in experiment.records:
+        found.setdefault((str(record["row"]), str(record["column"])), []).append(record)
+    return {
+        row: {
+            column: Cell(
+                row=row,
+                column=column,
+                metric=metric,
+                published=experiment.published.get(row, {}).get(column),
+                records=(records := tuple(found.get((row, column), ()))),
+                quick=bool(records) and experiment.quick,
+            )
+            for column in experiment.columns
+        }
+        for row in experiment.rows
+    }
+
+
+def means(experiment: Experiment, cells: Mapping[str, Cell]) -> Mean | None:
+    """The mean over one row's columns; None where a mean means nothing (curves, one column)."""
+    if experiment.kind != "table" or experiment.metric != "accuracy" or len(cells) < 2:
+        return None
+    ours = [cell for cell in cells.values() if cell.comparable]
+    same = [cell.published for cell in ours if cell.published is not None]
+    theirs = {name: c.published for name, c in cells.items() if c.published is not None}
+    return Mean(
+        metric=Metric(experiment.metric),
+        ours=mean([cell.mean for cell in ours if cell.mean is not None]) if ours else None,
+        columns=tuple(cell.column for cell in ours),
+        published_same=mean(same) if ours and len(same) == len(ours) else None,
+        published=mean(theirs.values()) if theirs else None,
+        published_columns=tuple(theirs),
+    )
+
+
+def filled(experiment: Experiment) -> Iterator[Cell]:
+    """The cells that have runs."""
+    for cells in table(experiment).values():
+        yield from (cell for cell in cells.values() if cell.records)
+
+
+def number(value: float) -> str:
+    """A number of any size in four or five characters where it can be.
+
+    >>> number(1234567), number(40.0), number(0.125), number(12.34), number(843.2)
+    ('1,234,567', '40', '0.125', '12.3', '843')
+    """
+    if float(value).is_integer() or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _of(record: Mapping[str, Any], *path: str) -> Any:
+    value: Any = record
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _each(records: Sequence[Mapping[str, Any]], *path: str) -> list[Any]:
+    return [v for record in records if (v := _of(record, *path)) is not None]
+
+
+def _wall(record: Mapping[str, Any]) -> float | None:
+    seconds = record.get("wall_seconds")
+    found = seconds if seconds is not None else _of(record, "speed", "seconds")
+    return None if found is None else float(found)
+
+
+def _names(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    names = []
+    for record in records:
+        name, identity = _of(record, "data", "name"), _of(record, "data", "identity")
+        names.append(" ".join(filter(None, [name, str(identity or "")[:12]])))
+    return [name for name in names if name]
+
+
+def _list(values: Sequence[Any]) -> str:
+    return ", ".join(str(v) for v in dict.fromkeys(values)) or MISSING
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return MISSING
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low}–{high}"
+
+
+def _unscored(status: str) -> str:
+    return "without a value" if status == "finished" else status

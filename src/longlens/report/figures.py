@@ -1,0 +1,169 @@
+"""Pictures of an experiment: its numbers, its curves, its results by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from longlens.report.cells import SAME, Cell, Metric, table
+from longlens.report.results import Experiment, thin
+from longlens.report.svg import Line, dot_chart, line_chart
+
+MOST_SERIES = 4  # of one chart of dots
+MOST_LINES = 12  # of one chart of learning curves
+OPERATORS = ("MIN", "MAX", "MED", "SM")  # ListOps, as its records number them
+
+
+def overview(experiment: Experiment, title: str, width: int = 400) -> list[tuple[str, str]]:
+    """Our numbers beside the published ones: names and pictures, none where we have none.
+
+    One picture where the shorter side of the table is short; else one a column.
+    """
+    ours = [
+        cell
+        for line in table(experiment).values()
+        for cell in line.values()
+        if cell.mean is not None
+    ]
+    if not ours:
+        return []
+    if experiment.kind == "curve" and (picture := _over_x(experiment, title, width)):
+        return [("", picture)]
+    rows, columns = ({getattr(c, side) for c in ours} for side in ("row", "column"))
+    if min(len(rows), len(columns)) <= MOST_SERIES:
+        return [("", _dots(title, ours, len(columns) > len(rows), width))]
+    return [
+        (name, _dots(name, [c for c in ours if c.column == name], False, width))
+        for name in experiment.columns
+        if name in columns
+    ]
+
+
+def _dots(title: str, cells: Sequence[Cell], swap: bool, width: int) -> str:
+    """Rows as lines and columns as series, or the other way round if ``swap``.
+
+    A stand-in says so, and nothing that was published stands beside it.
+    """
+    ours: dict[str, dict[str, float]] = {}
+    theirs: dict[str, dict[str, float]] = {}
+    if swap:
+        order = list(dict.fromkeys(cell.column for cell in cells))
+        cells = sorted(cells, key=lambda cell: order.index(cell.column))
+    for cell in cells:
+        column = cell.column + (" *" if cell.stands_in_for else "")
+        line, series = (column, cell.row) if swap else (cell.row, column)
+        if cell.mean is not None:
+            ours.setdefault(line, {})[series] = cell.mean
+        if cell.published is not None and cell.comparable:
+            theirs.setdefault(line, {})[series] = cell.published
+    label = cells[0].metric.label
+    if any(cell.stands_in_for for cell in cells):
+        label += "; *: stand-in data"
+    return dot_chart(title, ours, label, hollow=theirs, log=False, width=width)
+
+
+def _over_x(experiment: Experiment, title: str, width: int) -> str | None:
+    """An experiment whose columns are numbers, as curves; None if they are none."""
+    try:
+        xs = {column: float(column) for column in experiment.columns}
+    except ValueError:
+        return None
+    lines = []
+    for style, (row, cells) in enumerate(table(experiment).items()):
+        pairs = [(xs[column], cells[column]) for column in sorted(cells, key=xs.__getitem__)]
+        ours = [(x, cell.mean) for x, cell in pairs if cell.mean is not None]
+        theirs = [(x, cell.published) for x, cell in pairs if cell.published is not None]
+        if theirs:
+            lines.append(Line(f"{row}, published", theirs, style, mark=True, hollow=True))
+        if ours:
+            lines.append(Line(row, ours, style, mark=True))
+    places = sorted(xs.values())
+    return line_chart(
+        title, lines, experiment.x_label or "x", Metric(experiment.metric).label,
+        log_x=places[0] > 0 and places[-1] >= 16 * places[0], x_ticks=places, width=width,
+    )  # fmt: skip
+
+
+def learning_curves(experiment: Experiment, split: str, points: int) -> Iterator[tuple[str, str]]:
+    """For every column a chart of its runs: ``train`` shows the loss, ``validation`` the metric.
+
+    Yields pairs of a remark (how many rows were left out) and the SVG. A run that did not finish
+    ends with a cross.
+    """
+    cells = table(experiment)
+    styles = {row: i for i, row in enumerate(row for row in cells if _has_runs(cells[row]))}
+    metric = Metric("loss" if split == "train" else experiment.metric)
+    for column in experiment.columns:
+        best: list[tuple[float, list[Line]]] = []
+        for row, line in cells.items():
+            drawn = []
+            for record in line[column].records:
+                if found := _curve(record, split, metric, points):
+                    broken = record["status"] != "finished"
+                    drawn.append(Line(row, found, styles[row], broken=broken))
+            if drawn:
+                ends = [one.points[-1][1] for one in drawn]
+                best.append((max(ends) if metric.higher_is_better else -min(ends), drawn))
+        if not best:
+            continue
+        kept = sorted(best, key=lambda pair: pair[0], reverse=True)[:MOST_LINES]
+        lines = [one for pair in best if pair in kept for one in pair[1]]
+        remark = f"{len(kept)} best of {len(best)} rows" if len(best) > len(kept) else ""
+        name = column if experiment.kind == "table" else f"{experiment.x_label} {column}"
+        yield remark, line_chart(name, lines, "step", f"{split} {metric.label}")
+
+
+def _has_runs(cells: Mapping[str, Cell]) -> bool:
+    return any(cell.records for cell in cells.values())
+
+
+def _curve(
+    record: Mapping[str, Any], split: str, metric: Metric, points: int
+) -> list[tuple[float, float]]:
+    curves = record.get("curves") or {}
+    for name in (metric.name, SAME.get(metric.name, metric.name), "bits_per_token"):
+        if found := curves.get(f"{split}.{name}"):
+            pairs = [(float(x), metric.value({name: y})) for x, y in found if y is not None]
+            return thin([(x, y) for x, y in pairs if y is not None], points)
+    return []
+
+
+def groups(experiment: Experiment) -> Iterator[tuple[str, str, dict[str, dict[str, float]]]]:
+    """Test accuracy by group, as ListOps by operator and by depth: column, group, row → values.
+
+    Values are means over the finished seeds, in percent.
+    """
+    found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    for row, cells in table(experiment).items():
+        for column, cell in cells.items():
+            for record, _ in cell.scored:
+                for name, entries in ((record.get("metrics") or {}).get("test") or {}).items():
+                    if "_by_" not in name or not isinstance(entries, Mapping):
+                        continue
+                    metric, _, group = name.partition("_by_")
+                    values = found.setdefault((column, group), {}).setdefault(row, {})
+                    for key, entry in entries.items():
+                        value = Metric(metric).value(entry)
+                        if value is not None:
+                            values.setdefault(_group_name(record, group, key), []).append(value)
+    for (column, group), by_row in found.items():
+        means = {r: {k: sum(v) / len(v) for k, v in ks.items()} for r, ks in by_row.items()}
+        yield column, group, means
+
+
+def _group_name(record: Mapping[str, Any], group: str, key: str) -> str:
+    operator = (record.get("data") or {}).get("name") == "listops" and group == "operator"
+    return OPERATORS[int(key)] if operator and int(key) < len(OPERATORS) else key
+
+
+def group_picture(column: str, group: str, values: Mapping[str, Mapping[str, float]]) -> str | None:
+    """Accuracy over a group that is a number (depth); None for one that is a name."""
+    keys = {key for cells in values.values() for key in cells}
+    if not all(key.isdigit() for key in keys) or len(keys) < 2:
+        return None
+    lines = [
+        Line(row, sorted((float(key), value) for key, value in cells.items()), style, mark=True)
+        for style, (row, cells) in enumerate(list(values.items())[:MOST_LINES])
+    ]
+    ticks = sorted(map(float, keys))
+    return line_chart(f"{column} by {group}", lines, group, "test accuracy (%)", x_ticks=ticks)

@@ -1,0 +1,202 @@
+"""The report's tables as Markdown, CSV and LaTeX, and blocks of them inside Markdown files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from longlens.report.bench import bench_table
+from longlens.report.cells import MISSING, Cell, Mean, filled, means, table
+from longlens.report.results import Bench, Experiment, Results, read_file
+
+FORMATS = ("md", "csv", "latex")
+BLOCK = re.compile(r"^(<!-- table: ([^\n]+?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
+LEGEND = (
+    "Ours, mean ± standard deviation over seeds; in parentheses the published number. "
+    "A mean says how many columns it is over; stand-ins are in none."
+)
+
+
+def write_tables(results: Results, form: str) -> str:
+    """All tables of the results in one of ``FORMATS``.
+
+    CSV has a line for each cell that has runs, with its conditions; the others look like the page.
+    """
+    if form not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
+    if form == "csv":
+        return _csv(results.experiments)
+    pieces = []
+    for experiment in results.experiments:
+        grid = text_grid(experiment)
+        if form == "latex":
+            pieces.append(latex(grid, f"{experiment.title}. {LEGEND}", experiment.name))
+        else:
+            source = f" ({experiment.source})" if experiment.source else ""
+            pieces.append(f"## {experiment.title}{source}\n\n{markdown(grid)}")
+    for bench in results.benches:
+        grid = [list(line) for line in bench_table(bench)]
+        if form == "latex":
+            pieces.append(latex(grid, bench.name, bench.name))
+        else:
+            pieces.append(f"## {bench.name}\n\n{markdown(grid)}")
+    if form == "md" and results.experiments:
+        pieces.insert(0, LEGEND)
+    return "\n\n".join(pieces) + "\n"
+
+
+def text_grid(
+    experiment: Experiment, rows: Sequence[str] = (), columns: Sequence[str] = ()
+) -> list[list[str]]:
+    """A table's head and rows as words; ``rows`` and ``columns`` choose some, in their order.
+
+    Raises:
+        ValueError: the experiment has no such row or column.
+
+    """
+    for what, chosen, there in (
+        ("rows", rows, experiment.rows),
+        ("columns", columns, experiment.columns),
+    ):
+        if unknown := [name for name in chosen if name not in there]:
+            raise ValueError(
+                f"{what}: {experiment.name} has no {unknown[0]!r}; it has {', '.join(there)}"
+            )
+    names = list(columns or experiment.columns)
+    extra = [] if columns else experiment.extra
+    lines, averaged = [], False
+    for row, cells in table(experiment).items():
+        if rows and row not in rows:
+            continue
+        kept = {name: cells[name] for name in names}
+        average = means(experiment, kept)
+        averaged = average is not None
+        last = [] if average is None else [mean_text(average)]
+        further = [extra_text(experiment, row, name) for name in extra]
+        lines.append([row, *(cell_text(cell) for cell in kept.values()), *last, *further])
+    if rows:
+        lines.sort(key=lambda line: list(rows).index(line[0]))
+    return [["", *names, *(["mean"] if averaged else []), *extra], *lines]
+
+
+def cell_text(cell: Cell) -> str:
+    """Ours with spread, marks and, in parentheses, what was published."""
+    words = [] if cell.mean is None else [cell.text()]
+    words += [f"[{word}]" for word, _ in cell.marks]
+    if cell.published is not None:
+        words.append(f"({cell.metric.show(cell.published)})")
+    return " ".join(words) or MISSING
+
+
+def extra_text(experiment: Experiment, row: str, column: str) -> str:
+    """A number that was published beside the table's own columns."""
+    value = experiment.published.get(row, {}).get(column)
+    return MISSING if value is None else f"({value:g})"
+
+
+def mean_text(mean: Mean) -> str:
+    """A mean, over how many columns, and the published one over the same columns."""
+    if mean.ours is not None:
+        ours = f"{mean.metric.show(mean.ours)} over {len(mean.columns)}"
+        same = mean.published_same
+        return ours if same is None else f"{ours} ({mean.metric.show(same)})"
+    if mean.published is None:
+        return MISSING
+    return f"({mean.metric.show(mean.published)} over {len(mean.published_columns)})"
+
+
+def markdown(grid: Sequence[Sequence[str]]) -> str:
+    r"""A Markdown table.
+
+    >>> print(markdown([["", "a|b"], ["x", "1"]]))
+    |  | a\|b |
+    | --- | --- |
+    | x | 1 |
+    """
+    lines = [[word.replace("|", "\\|") for word in line] for line in grid]
+    lines.insert(1, ["---"] * len(grid[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "±": r"$\pm$", "×": r"$\times$", "α": r"$\alpha$", "−": "$-$", "—": "---", "–": "--",
+}  # fmt: skip
+
+
+def latex(grid: Sequence[Sequence[str]], caption: str, label: str) -> str:
+    """A LaTeX table; it needs the package booktabs."""
+
+    def plain(word: str) -> str:
+        return "".join(_LATEX.get(letter, letter) for letter in word)
+
+    lines = [" & ".join(map(plain, line)) + r" \\" for line in grid]
+    return "\n".join(
+        [
+            r"\begin{table}", r"\centering", rf"\caption{{{plain(caption)}}}",
+            rf"\label{{tab:{re.sub('[^A-Za-z0-9:-]', '-', label)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(grid[0]) - 1)}}}", r"\toprule",
+            lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", r"\end{table}",
+        ]
+    )  # fmt: skip
+
+
+def _csv(experiments: Sequence[Experiment]) -> str:
+    out = io.StringIO()
+    writer = None
+    for experiment in experiments:
+        for cell in filled(experiment):
+            row = {
+                "experiment": experiment.name, "row": cell.row, "column": cell.column,
+                "metric": cell.metric.name, "published": cell.published, "ours": cell.mean,
+                "deviation": cell.deviation, "difference": cell.difference,
+                "runs": len(cell.records), "finished": len(cell.values),
+                "marks": "; ".join(word for word, _ in cell.marks),
+                **{n: re.sub(r"(?<=\d),(?=\d{3})", "", v) for n, v in cell.conditions().items()},
+            }  # fmt: skip
+            if writer is None:
+                writer = csv.DictWriter(out, list(row), lineterminator="\n")
+                writer.writeheader()
+            writer.writerow({k: "" if v in (None, MISSING) else v for k, v in row.items()})
+    return out.getvalue()
+
+
+def update_blocks(text: str, root: Path) -> str:
+    """Write the tables of a Markdown text anew, from the files that it names.
+
+    A block is ``<!-- table: results/NAME.json -->`` … ``<!-- end -->``. After the file it may name
+    ``rows="A; B"`` and ``columns="C; D"``. Paths are seen from ``root``.
+
+    Raises:
+        ValueError: a block names what does not exist.
+
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}{block(match[2], root)}\n{match[4]}"
+
+    return BLOCK.sub(fill, text)
+
+
+def block(description: str, root: Path) -> str:
+    """The Markdown table that a block's description asks for."""
+    path, *options = shlex.split(description)
+    chosen: dict[str, list[str]] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if name not in ("rows", "columns") or not equals:
+            raise ValueError(f'a block has rows="…" and columns="…" after its file, got {option!r}')
+        chosen[name] = [word.strip() for word in value.split(";") if word.strip()]
+    if not (root / path).exists():
+        raise ValueError(f"a block names {path}, which does not exist in {root}")
+    part = read_file(root / path)
+    if isinstance(part, Experiment):
+        return markdown(text_grid(part, **chosen))
+    if isinstance(part, Bench) and not chosen:
+        return markdown(bench_table(part))
+    raise ValueError(f"a block cannot show {description}: only tables, curves and benchmarks")

@@ -1,0 +1,201 @@
+"""Every declared experiment: its header, its published numbers, and that every run can be built."""
+
+import importlib
+import math
+
+import pytest
+
+from longlens.cli.run import checked
+from longlens.experiments.built import build_on_meta
+from longlens.experiments.catalog import NAMES, SAME, find
+from longlens.experiments.catalog.base import (
+    Experiment,
+    Run,
+    published_numbers,
+    read_rows,
+    slug,
+)
+from longlens.experiments.catalog.table9 import HYPER_PARAMETERS, attention
+from longlens.experiments.standins import SMALL, prepare_stand_in
+from longlens.layers.registry import MIXERS
+from longlens.tasks import load
+from longlens.tasks.expected import expected_spec
+
+# As printed, from the papers' tables: at least one number of each.
+PRINTED = {
+    "table2": {("LaS", "Image"): 70.44, ("MEGA", "Path-X"): 97.98, ("Luna-256", "Avg."): 61.95},
+    "table3": {("LaS", "pMNIST"): 98.05, ("S4", "sMNIST"): 99.63},
+    "table4": {("S + ALiBi", "Retrieval"): 81.02, ("LaS", "Avg."): 68.52},
+    "table7": {("LaS", "Select"): 0.783, ("Vanilla Attention", "CumSum"): 1.0},
+    "table8": {("LaS", "Text8"): 1.3332, ("Vanilla Attention", "Enwik8"): 1.2885},
+    "figure3": {("S", "WikiText-103"): 21.69, ("Vanilla Attention", "WikiText-103"): 20.20},
+    "table9": {("P = 5, B = 0.001", "ListOps"): 53.05, ("P = 3, B = 0.001", "Image"): 70.44},
+    "techniques": {("gMLP + techniques", "Avg."): 85.98, ("Transformer, rotary", "Avg."): 64.98},
+    "readings": {("LaS", "ListOps"): 53.05},
+    "lasplus": {("Megalodon", "Avg."): 88.63, ("MEGA", "Avg. (5)"): 86.25},
+}
+UNPRINTED = {"figure5", "figure6", "locality"}  # plots, and ratios to MEGA
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_declared_run_can_be_built(name):
+    for run in find(name).runs:
+        try:
+            options = checked(run.options)
+            build_on_meta(run.options)
+        except ValueError as error:
+            pytest.fail(f"{name}: {run.row}, {run.column}: {error}")
+        assert options["mixer"] in MIXERS
+        lengths = {"steps", "epochs", "budget"} & set(options)
+        assert len(lengths) == 1, (run.row, run.column)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_header_says_what_it_costs_and_how_to_run_it(name):
+    experiment = find(name)
+    header = importlib.import_module(f"longlens.experiments.catalog.{name}").__doc__
+    assert experiment.name == name
+    assert f"    longlens run {name}" in header and experiment.command == f"longlens run {name}"
+    runs = f"{len(experiment.runs)} runs"
+    assert f"Cost: {runs}" in header and experiment.cost.startswith(runs)
+    assert experiment.notes and experiment.source and "\n" not in experiment.title
+
+
+def test_published_numbers_are_as_printed():
+    assert {name for name in NAMES if not find(name).published} == UNPRINTED
+    for name, numbers in PRINTED.items():
+        published = find(name).published
+        for (row, column), number in numbers.items():
+            assert published[row][column] == number, (name, row, column)
+    assert set(PRINTED) | UNPRINTED == set(NAMES)
+
+
+def test_numbers_that_stand_in_several_headers_agree():
+    table2 = find("table2").published
+    pairs = [
+        (find("lasplus").published["MEGA"], table2["MEGA"]),
+        (find("lasplus").published["LaS"], table2["LaS"]),
+        (find("readings").published["LaS"], table2["LaS"]),
+        (find("table4").published["LaS"], table2["LaS-chunk"]),
+        (importlib.import_module("longlens.experiments.catalog.locality").MEGA, table2["MEGA"]),
+        (importlib.import_module("longlens.experiments.catalog.table9").LAS, table2["LaS"]),
+    ]
+    for one, other in pairs:
+        shared = (set(one) & set(other)) - {"Avg."}
+        assert len(shared) >= 2
+        assert {c: one[c] for c in shared} == {c: other[c] for c in shared}
+
+
+@pytest.mark.parametrize("name", ["table2", "table4", "lasplus"])
+def test_printed_means_are_the_means_of_the_printed_numbers(name):
+    """A wrong digit in a header would show here. (LongConvs' printed mean is off by 0.05.)"""
+    experiment, count = find(name), 0
+    for row, cells in experiment.published.items():
+        tasks = {label: value for label, value in cells.items() if label in experiment.columns}
+        five = {label: value for label, value in tasks.items() if label != "Path-X"}
+        for label, values in (("Avg.", tasks), ("Avg. (5)", five)):
+            if label in cells and values:
+                mean = math.fsum(values.values()) / len(values)
+                printed = 86.55 if (name, row) == ("table2", "LongConvs") else cells[label]
+                assert abs(mean - printed) < 0.0101, (row, label, mean)
+                count += 1
+    assert count >= 4
+
+
+def test_table_9_is_the_one_source():
+    assert HYPER_PARAMETERS["Text"]["LR"] == "1e-4" and len(HYPER_PARAMETERS) == 5
+    cell = attention("Text", "las")
+    assert (cell["dim"], cell["lr"], cell["epochs"], cell["norm"]) == (64, 1e-4, 20.0, "batch")
+    assert cell["mixer_options"] == {"window": 5, "bound": 0.0001}
+    by_place = {(run.row, run.column): run.options for run in find("table2").runs}
+    assert by_place["LaS", "Text"] == cell
+    assert by_place["LaS-chunk", "Image"] == next(
+        run.options for run in find("table4").runs if (run.row, run.column) == ("LaS", "Image")
+    )
+
+
+def test_stand_ins_have_columns_of_their_own():
+    """A column with published numbers never holds data that stand in for others."""
+    for name in NAMES:
+        experiment = find(name)
+        published = {column for cells in experiment.published.values() for column in cells}
+        for run in experiment.runs:
+            origin = run.options.get("task_options", {}).get("origin")
+            stand_in = run.options["task"].startswith("retrieval-") or (
+                run.options["task"] in ("pathfinder", "pathx") and origin != "lra"
+            )
+            label = run.row if experiment.kind == "curve" else run.column
+            assert stand_in == label.endswith((" (own)", " (PeerRead)")), (name, run)
+            assert not (stand_in and run.column in published)
+
+
+@pytest.mark.parametrize("task", SMALL)
+def test_the_expected_spec_is_that_of_the_data(task, tmp_path):
+    assert prepare_stand_in(task, tmp_path) and not prepare_stand_in(task, tmp_path)
+    real = load(task, tmp_path, **SMALL[task]).spec
+    expected = expected_spec(task, **SMALL[task])
+    assert real.stands_in_for is not None and "no result" in real.stands_in_for
+    for name in ("kind", "inputs", "pad_id", "num_classes", "channels", "target_dim", "pair",
+                 "target_length", "image"):  # fmt: skip
+        assert getattr(expected, name) == getattr(real, name), name
+    assert expected.max_length >= real.max_length
+    if task != "wikitext103":  # whose vocabulary the text decides
+        assert expected.vocab_size == real.vocab_size
+
+
+def test_the_expected_lengths_are_the_published_ones():
+    assert expected_spec("listops").max_length == 1999
+    assert expected_spec("text").max_length == 13_704
+    assert expected_spec("wikitext103").vocab_size == 267_735
+    with pytest.raises(ValueError, match="unknown task 'listop'"):
+        expected_spec("listop")
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ({"task": "image", "mixer": "lass"}, "unknown mixer 'lass'"),
+        ({"task": "image", "mixer_options": {"windw": 3}}, "did you mean 'window'"),
+        ({"task": "image", "dim": 100}, "multiple of num_heads"),
+        ({"task": "text", "protocol": "augment"}, "nothing is known to augment text"),
+        ({"task": "cumsum", "protocol": "denoise"}, "hides tokens"),
+        ({"task": "image", "mix_easier": True}, "mix_easier is for pathfinder"),
+        ({"task": "image", "mixer": "s4", "positions": "rotary"}, "needs a mixer with the option"),
+        ({"task": "enwik8", "bidirectional": True}, "never see ahead"),
+        ({"task": "image", "task_options": {"colour": True}}, "has no option 'colour'"),
+        ({"task": "sort", "length": 8}, "cut the targets"),
+    ],
+)
+def test_a_run_that_cannot_be_built_is_named(cell, message):
+    with pytest.raises(ValueError, match=message):
+        build_on_meta(cell)
+
+
+def test_names():
+    assert find("figure2") is find("table8") and set(SAME.values()) <= set(NAMES)
+    with pytest.raises(ValueError, match=r"'tabel2' is no experiment \(did you mean table2\?\)"):
+        find("tabel2")
+    with pytest.raises(ValueError, match="there is no file"):
+        find("nothing.py")
+
+
+def test_declarations_are_checked():
+    run = Run("a", "x", {"task": "cumsum"})
+    with pytest.raises(ValueError, match="in no row or column"):
+        Experiment("e", "t", "s", "r2", ("b",), ("x",), (run,))
+    with pytest.raises(ValueError, match="declared twice"):
+        Experiment("e", "t", "s", "r2", ("a",), ("x",), (run, run))
+    with pytest.raises(ValueError, match="is no row"):
+        Experiment("e", "t", "s", "r2", ("a",), ("x",), (run,), published={"b": {"x": 1.0}})
+    with pytest.raises(ValueError, match="share a folder"):
+        Experiment("e", "t", "s", "r2", ("a", "A"), ("x",), (run,))
+    with pytest.raises(ValueError, match="metric must be one of"):
+        Experiment("e", "t", "s", "points", ("a",), ("x",), (run,))
+    assert slug("LaS+") != slug("LaS")
+
+
+def test_headers_without_a_table_are_refused():
+    with pytest.raises(ValueError, match="lines of one width"):
+        read_rows("No table.")
+    with pytest.raises(ValueError, match="-OO"):
+        published_numbers(None)

@@ -1,0 +1,56 @@
+"""Every kind of benchmark as table and pictures."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from longlens.report.bench import bench_conditions, bench_pictures, bench_table, kind, title_of
+from longlens.report.results import Bench, read_file
+from tests.report.sample import OPS
+
+TEXTS = {
+    "ops": OPS,
+    "layer": "shape,dtype,layer,compiled,forward_backward_ms,ratio_to_softmax,hardware\n"
+    '"1,1024,256,8",float32,softmax,False,3.0,1,CPU\n"1,1024,256,8",float32,LaS,False,3.3,1.1,CPU\n',
+    "decode": "shape,dtype,layer,token_ms,ratio_to_softmax,cache_gb_per_s,hardware\n"
+    '"8,4096,1024,16,4",bfloat16,softmax,0.1,1,900,H200\n'
+    '"8,4096,1024,16,4",bfloat16,LaS,0.11,1.1,880,H200\n',
+    "length": "shape,dtype,causal,bound,window,forward_backward_ms,peak_mib,peak_kib_per_token,"
+    "hardware\n"
+    '"1,8,65536,64",bfloat16,True,1e-05,5,40.5,1200,18.75,H200\n'
+    '"1,8,1048576,64",bfloat16,True,1e-05,5,9000,19200,18.75,H200\n',
+}
+
+
+def bench(tmp_path, text):
+    (tmp_path / "rows.csv").write_text(text)
+    found = read_file(tmp_path / "rows.csv")
+    assert isinstance(found, Bench)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "pictures"),
+    [
+        ("ops", "29 MiB", ["time", "memory"]),
+        ("layer", "1.10 ×", ["time"]),
+        ("decode", "0.11 ms", ["time"]),
+        ("length", "18.8", ["time", "memory"]),
+    ],
+)
+def test_tables_and_pictures(tmp_path, name, cell, pictures):
+    rows = bench(tmp_path, TEXTS[name])
+    assert kind(rows) == name and title_of(rows).split(", ")[1] in ("CPU", "H200")
+    head, *lines = bench_table(rows, everything=True)
+    assert all(len(line) == len(head) for line in lines)
+    assert any(cell in line for line in lines)
+    assert bench_conditions(rows)["dtype"] in ("float32", "bfloat16")
+    drawn = bench_pictures(rows)
+    assert [name for name, _ in drawn] == pictures
+    for _, picture in drawn:
+        ET.fromstring(picture)
+
+
+def test_other_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"rows.csv holds no rows of longlens bench: a, b"):
+        kind(bench(tmp_path, "a,b\n1,2\n"))

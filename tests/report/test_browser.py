@@ -1,0 +1,182 @@
+"""The page in a real browser: sorting, no errors, a phone's width, darkness, print."""
+
+import shutil
+
+import pytest
+
+from longlens.report.build import build_page
+from longlens.report.results import Results, read_results
+from tests.report.sample import write_results
+from tests.report.test_page import audit, lens
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as playwright:
+        # Without its sandbox: it cannot be had as root, and the page is our own.
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    found = read_results([write_results(folder / "results")])
+    results = Results(found.experiments, (audit(), lens()), found.benches)
+    (folder / "report.html").write_text(build_page(results))
+    return (folder / "report.html").as_uri()
+
+
+@pytest.fixture
+def open_page(browser, address):
+    opened, troubles = [], []
+
+    def visit(width=1280, **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        opened.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: troubles.append(request.url))
+        page.goto(address)
+        assert troubles == [address] * len(opened)  # the page itself is the only request
+        return page
+
+    yield visit
+    for context in opened:
+        context.close()
+    assert troubles == [address] * len(opened)  # no message in the console, ever
+
+
+def first_column(page, table):
+    return page.locator(f"{table} tbody th").all_inner_texts()
+
+
+MATRIX = "#e-1 .matrix"
+
+
+def test_tables_sort_on_click(open_page):
+    page = open_page()
+    head = page.locator(f"{MATRIX} thead th").nth(1)  # ListOps
+    before = first_column(page, MATRIX)
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    # ours first (54, 38), then published ones from high to low, then what has neither
+    high = ["LaS", "Transformer", 'MEGA <&> "friends"', "S4", "LaS-chunk", "Nobody"]
+    assert first_column(page, MATRIX) == high != before
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    low = ["Transformer", "LaS", "LaS-chunk", "S4", 'MEGA <&> "friends"', "Nobody"]
+    assert first_column(page, MATRIX) == low
+    other = page.locator(f"{MATRIX} thead th").nth(0)
+    other.locator("button").click()
+    assert head.get_attribute("aria-sort") is None
+    assert first_column(page, MATRIX) == sorted(before, key=str.lower, reverse=True)
+    assert "sorted by model, descending" in page.locator("#said").inner_text()
+
+
+def test_tables_sort_by_keyboard(open_page):
+    page = open_page()
+    for key, order in (("Enter", "descending"), (" ", "ascending")):
+        page.locator(f"{MATRIX} thead th button").nth(0).focus()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "ListOps"
+        page.keyboard.press(key)
+        head = page.locator(f"{MATRIX} thead th").nth(1)
+        assert head.get_attribute("aria-sort") == order
+    assert first_column(page, MATRIX)[0] == "Transformer"
+
+
+def test_words_and_numbers_of_other_tables_sort(open_page):
+    page = open_page()
+    table = "#e-1 details:last-of-type table"
+    page.locator("#e-1 details:last-of-type summary").click()
+    heads = page.locator(f"{table} thead th").all_inner_texts()
+    ours = next(i for i, head in enumerate(heads) if head.startswith("ours"))
+    page.locator(f"{table} thead th button").nth(ours).click()
+    column = page.locator(f"{table} tbody tr td:nth-child({ours + 1})").all_inner_texts()
+    numbers = [float(text.split()[0]) for text in column if text != "—"]
+    assert numbers == sorted(numbers, reverse=True) and column[-1] == "—"
+
+
+def test_rows_that_were_not_run_can_be_hidden(open_page):
+    page = open_page()
+    row = page.locator(f"{MATRIX} tr", has_text="S4")
+    assert row.is_visible()
+    page.locator("#e-1 .only input").check()
+    assert not row.is_visible() and page.locator(f"{MATRIX} tr", has_text="Nobody").is_visible()
+
+
+@pytest.mark.parametrize("width", [390, 320, 768, 1280])
+def test_the_page_never_scrolls_sideways(open_page, width):
+    page = open_page(width)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    wide = page.locator(f"{MATRIX} >> xpath=..")
+    if width == 390:  # the table scrolls inside its own box, its first column stays
+        wide.evaluate("(box) => { box.scrollLeft = 200; }")
+        assert wide.evaluate("(box) => box.scrollLeft") == 200
+        box = page.locator(f"{MATRIX} tbody th").first.bounding_box()
+        assert 0 <= box["x"] < 60
+
+
+def test_charts_are_visible(open_page):
+    page = open_page()
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    boxes = [chart.bounding_box() for chart in page.locator("svg").all()]
+    assert len(boxes) >= 10
+    assert all(box["width"] > 250 and box["height"] > 100 for box in boxes)
+    lines = page.locator("#e-1 polyline").all()
+    assert lines and all(line.bounding_box()["width"] > 100 for line in lines)
+
+
+def colours(page, selector="body"):
+    return page.locator(selector).first.evaluate(
+        "(e) => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
+    )
+
+
+def brightness(colour):
+    return sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(",")))
+
+
+def test_light_and_dark(open_page):
+    for scheme, sign in (("light", 1), ("dark", -1)):
+        page = open_page(color_scheme=scheme)
+        ink, ground = map(brightness, colours(page))
+        assert sign * (ground - ink) > 400
+        line = brightness(colours(page, "polyline")[0])
+        assert sign * (ground - line) > 150
+
+
+def test_print(open_page):
+    page = open_page(color_scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert not page.locator("nav").is_visible()
+    assert page.locator("#e-1 details:last-of-type table").evaluate("(e) => e.checkVisibility()")
+    assert colours(page)[1] == "rgb(255, 255, 255)"
+    assert page.locator(MATRIX).evaluate("(e) => getComputedStyle(e.parentElement).overflowX") == (
+        "visible"
+    )
+    assert len(page.pdf(prefer_css_page_size=True)) > 10_000
+
+
+def test_without_scripts_everything_is_there(open_page):
+    page = open_page(java_script_enabled=False)
+    assert page.locator(f"{MATRIX} tbody tr").count() == 6
+    assert page.locator("th button").count() == 0
+
+
+def test_the_skip_link_comes_first(open_page):
+    page = open_page()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.url.endswith("#main")

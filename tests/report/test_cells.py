@@ -1,0 +1,150 @@
+"""Results read, and cells that compare only what may be compared."""
+
+import json
+
+import pytest
+
+from longlens.report.cells import Metric, filled, means, table
+from longlens.report.figures import overview
+from longlens.report.results import read_results
+from tests.report.sample import TASKS, figure5, record, table2, write_results
+from tests.report.test_runs import write_run
+
+
+def experiment(tmp_path, values):
+    (tmp_path / "x.json").write_text(json.dumps(values))
+    (found,) = read_results([tmp_path / "x.json"]).experiments
+    return found
+
+
+def test_a_cell_has_seeds_spread_and_difference(tmp_path):
+    cell = table(experiment(tmp_path, table2()))["LaS"]["ListOps"]
+    assert cell.values == pytest.approx([53, 55]) and cell.mean == pytest.approx(54)
+    assert cell.deviation == pytest.approx(2**0.5)
+    assert cell.difference == pytest.approx(0.95) and cell.better
+    assert cell.text() == "54.00 ± 1.41"
+    assert [word for word, _ in cell.marks] == ["1 failed"]
+    conditions = cell.conditions()
+    assert conditions["seeds"] == "0, 1" and conditions["minutes"] == "10"
+    assert conditions["data"] == "listops listopsfffff" and conditions["parameters"] == "1,234,567"
+
+
+def test_a_stand_in_is_compared_and_averaged_with_nothing(tmp_path):
+    found = experiment(tmp_path, table2())
+    cells = table(found)["LaS"]
+    assert cells["Pathfinder"].mean == 90 and cells["Pathfinder"].published == 81.62
+    assert cells["Pathfinder"].difference is None and not cells["Pathfinder"].comparable
+    average = means(found, cells)
+    assert average.columns == ("ListOps", "Text", "Image") and average.ours == pytest.approx(
+        (54 + 80 + 69) / 3
+    )
+    assert average.published_same == pytest.approx((53.05 + 79.28 + 70.44) / 3)  # the same three
+    assert len(average.published_columns) == 5 and average.published == pytest.approx(73.99)
+
+
+def test_further_published_columns_are_part_of_no_mean(tmp_path):
+    found = experiment(tmp_path, table2())
+    assert found.extra == ("Speed",) and "Speed" not in found.columns
+    average = means(found, table(found)["Nobody"])
+    assert average.ours == 70 and average.published is None
+
+
+def test_quick_runs_and_validation_numbers_are_compared_with_nothing(tmp_path):
+    values = table2() | {"quick": True}
+    quick = experiment(tmp_path, values)
+    assert not any(cell.comparable for cell in filled(quick))
+    assert table(quick)["S4"]["Text"].marks == []  # nothing was run there
+    only = record("LaS", "Text")
+    del only["metrics"]["test"]
+    cell = table(experiment(tmp_path, table2() | {"records": [only]}))["LaS"]["Text"]
+    assert cell.mean == pytest.approx(51) and not cell.comparable
+    assert [word for word, _ in cell.marks] == ["validation"]
+
+
+def test_failed_runs_have_no_number(tmp_path):
+    values = table2()
+    lost = record("S4", "Image")
+    lost["metrics"] = {"validation": None, "test": {"accuracy": float("nan")}}
+    values["records"].append(lost)
+    cell = table(experiment(tmp_path, values))["S4"]["Image"]
+    assert cell.mean is None and [word for word, _ in cell.marks] == ["1 without a value"]
+    cell = table(experiment(tmp_path, table2()))["Transformer"]["Text"]
+    assert cell.mean is None and cell.text() == "—" and len(cell.unfinished) == 1
+    assert [word for word, _ in cell.marks] == ["1 stopped"]
+
+
+def test_less_is_better_for_bits(tmp_path):
+    found = experiment(tmp_path, figure5())
+    cells = table(found)["LaS"]
+    assert cells["32"].better and cells["128"].better is False  # 1.4 < 1.5, 1.35 > 1.3
+    assert means(found, cells) is None
+    assert Metric("perplexity").value({"bits_per_token": 3.0}) == 8.0
+
+
+def test_what_the_lists_leave_out_is_shown_all_the_same(tmp_path):
+    values = table2()
+    values["records"].append(record("Late", "Sorting"))
+    found = experiment(tmp_path, values)
+    assert found.rows[-1] == "Late" and found.columns[-1] == "Sorting"
+
+
+def test_folders_of_runs_become_tables(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / "runs", f"a{seed}", seed=seed, accuracy=0.5 + 0.1 * seed)
+    lines = [{"step": 1, "epoch": 0.5, "split": "train", "loss": 2.0}]
+    write_run(tmp_path / "runs", "b", lr=0.3, accuracy=0.9, curves=lines)
+    write_run(tmp_path / "runs" / "b", "pretrain", status="running")
+    (found,) = read_results([tmp_path / "runs"]).experiments
+    assert found.rows == ("las (lr=0.1)", "las (lr=0.3)") and found.columns == ("listops",)
+    cells = table(found)
+    assert cells["las (lr=0.1)"]["listops"].values == pytest.approx([40, 50])
+    (run,) = cells["las (lr=0.3)"]["listops"].records
+    assert run["epochs"] == 0.5 and run["curves"] == {"train.loss": [(1, 2.0)]}
+
+
+def test_runs_of_a_declared_experiment_keep_their_cells(tmp_path):
+    write_run(tmp_path, "las--listops--0", accuracy=0.5)
+    labels = {"las--listops--0": {"row": "LaS", "column": "ListOps", "seed": 0}}
+    header = {key: value for key, value in table2().items() if key != "records"}
+    (tmp_path / "experiment.json").write_text(json.dumps(header | {"runs": labels}))
+    (found,) = read_results([tmp_path]).experiments
+    assert table(found)["LaS"]["ListOps"].difference == pytest.approx(40 - 53.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "{", "damaged"),
+        ("a.json", '{"schema": 7}', "schema 1"),
+        ("a.json", '{"schema": 1, "kind": "poem"}', "got 'poem'"),
+        ("a.json", '{"schema": 1, "records": [{"row": "x"}]}', "needs row, column and status"),
+        ("a.csv", "shape,error\n", "no rows"),
+    ],
+)
+def test_wrong_files_are_named(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message) as error:
+        read_results([tmp_path])
+    assert name in str(error.value)
+
+
+def test_wrong_paths_are_named(tmp_path):
+    with pytest.raises(ValueError, match="nowhere does not exist"):
+        read_results([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="neither results"):
+        read_results([tmp_path])
+    write_results(tmp_path / "one")
+    with pytest.raises(ValueError, match="the name 'figure5'"):
+        read_results([tmp_path / "one", tmp_path / "one" / "figure5.json"])
+    with pytest.raises(ValueError, match="there are no results 'tabel2'; there are: table2"):
+        read_results([tmp_path / "one"]).only(["tabel2"])
+
+
+def test_pictures_are_split_where_they_would_be_crowded(tmp_path):
+    few = experiment(tmp_path, table2())
+    ((name, picture),) = overview(few, "all")
+    assert name == "" and "Pathfinder *" in picture and "(published): 81.62" not in picture
+    records = [record(f"model {i}", task) for i in range(5) for task in TASKS]
+    many = experiment(tmp_path, table2() | {"records": records})
+    assert [name for name, _ in overview(many, "all")] == list(TASKS)
+    assert overview(experiment(tmp_path, table2() | {"records": []}), "all") == []
