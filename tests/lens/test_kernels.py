@@ -218,6 +218,7 @@ def test_thinned_profiles_keep_both_ends():
     assert len(points) <= 64
     assert points[0] == [0, 0.0] and points[-1] == [999, 999.0]
     assert [d for d, _ in points[:16]] == list(range(16))
+    assert thin(torch.tensor([1.0, 2e-6, 1e-9])) == [[0, 1.0], [1, 2e-6], [2, 0.0]]
 
 
 def test_influence_sees_exactly_the_receptive_field():

@@ -23,10 +23,10 @@ from longlens.lens.subjects import Subject
 from longlens.training.provenance import provenance
 
 SCHEMA = 1
-VIEWS = {
-    "kernel": "the taps of a convolution, by channel",
-    "attention": "mean weight by distance and head, 1 where attention is even; smoothness of rows",
-    "gradient": "mean |∂ output / ∂ input| by distance",
+VIEWS = {  # what the profiles are
+    "kernel": "mean share of |taps| over channels",
+    "attention": "mean weight over heads, 1: even",
+    "gradient": "mean |∂ output / ∂ input|",
 }
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from longlens.lens.theorem import check_kernel
 
-FLOOR = 1e-6  # what lies this far below the largest weight is no part of a fitted decay
+FLOOR = 1e-6  # what lies this far below the largest weight is no part of a decay or a picture
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,12 @@ def _reach(within: Tensor, share: float) -> int:
 def thin(profile: Tensor, points: int = 64) -> list[list[float]]:
     """A profile (K,) as at most ``points`` pairs [distance, weight], denser near 0.
 
+    Weights below 1e-6 of the largest become 0: on a logarithmic axis they would hide all others.
+
     >>> thin(torch.tensor([0.5, 0.25, 0.25]))
     [[0, 0.5], [1, 0.25], [2, 0.25]]
     """
+    profile = profile * (profile.abs() >= FLOOR * profile.abs().max())
     last = len(profile) - 1
     if last < points:
         chosen = list(range(last + 1))

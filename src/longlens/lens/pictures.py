@@ -148,8 +148,12 @@ def draw_kernels(looked: Looked) -> Figure:
             axes.set_xlabel("")
         kinds = [v.view for _, v in panels[:i]]
         if view.view != "gradient" and view.view not in kinds:
-            place = "lower right" if view.view == "kernel" else "best"
-            axes.legend(frameon=False, handlelength=1.0, labelspacing=0.2, loc=place)
+            axes.legend(
+                frameon=False,
+                handlelength=1.0,
+                labelspacing=0.2,
+                loc="lower right" if view.view == "kernel" else "best",
+            )
     return figure
 
 
