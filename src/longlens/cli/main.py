@@ -27,6 +27,7 @@ COMMANDS = {
     "bench": "time LaS attention against plain attention, FlexAttention and eager Eq. 4",
     "data": "list, prepare, import and look at tasks",
     "layers": "the zoo of mixers as a table",
+    "lens": "look inside layers: kernels, attention by distance, receptive fields",
 }
 
 

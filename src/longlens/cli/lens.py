@@ -1,0 +1,153 @@
+"""``longlens lens RUN|MIXER …``: look inside layers, by numbers and pictures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from longlens.lens.look import View
+    from longlens.lens.subjects import Subject
+
+LEGEND = """\
+decay: rate of the exponential fitted to the envelope, R² of the fit · half, 90 %: distance within
+which that share of the mass lies · variation: total variation over the largest value (1: falls
+monotonically) · centroid: mean frequency in cycles a position (white noise: 0.25) · entropy: nats
+kernel: taps of the convolution inside · attention: mean weight by distance, relative to even
+attention (variation and centroid: of single rows) · gradient: mean |∂ output / ∂ input|. Medians
+over channels or heads."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``longlens lens``."""
+    p = argparse.ArgumentParser(
+        prog="longlens lens",
+        description="Look inside layers: convolution kernels, attention by distance, effective "
+        "receptive fields, how fast they decay and how smooth they are. Writes lens.json, tables "
+        "and pictures.",
+        epilog="examples: longlens lens s4d mega sgconv las -o lens/   |   longlens lens "
+        "runs/listops-las-0-5e1cd8ed runs/listops-softmax-0-77aa31c2 -o lens/   |   longlens lens "
+        "las:bound=0.05,window=9 softmax -o lens/",
+    )
+    p.add_argument(
+        "subjects",
+        nargs="+",
+        metavar="RUN|MIXER",
+        help="the folder of a finished run, or a key of `longlens layers`, with options as in "
+        "las:bound=0.05,window=9; 'all' stands for every key",
+    )
+    p.add_argument(
+        "-o",
+        "--folder",
+        type=Path,
+        default=Path("lens"),
+        metavar="FOLDER",
+        help="where to write (lens)",
+    )
+    p.add_argument(
+        "--output",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help="also write the measurements here, as in results/lens_NAME.json",
+    )
+    p.add_argument("--title", default=None, help="of the measurements (the subjects' names)")
+    p.add_argument(
+        "--length",
+        type=int,
+        default=None,
+        help="positions (512; for a run at most what it was trained at)",
+    )
+    p.add_argument("--dim", type=int, default=64, help="width of a fresh mixer (64)")
+    p.add_argument("--batch", type=int, default=4, help="sequences to average over (4)")
+    p.add_argument("--seed", type=int, default=0, help="of fresh weights and random inputs (0)")
+    p.add_argument(
+        "--inputs",
+        default="task",
+        choices=("task", "random"),
+        help="what a run is shown: examples of its task, or random ones (task)",
+    )
+    p.add_argument(
+        "--no-before",
+        dest="before",
+        action="store_false",
+        help="leave out the run's model as it was before training",
+    )
+    p.add_argument(
+        "--no-pictures",
+        dest="pictures",
+        action="store_false",
+        help="numbers only: needs no matplotlib",
+    )
+    return p
+
+
+def write_pictures(looked: Sequence[tuple[Subject, list[View]]], folder: Path) -> list[str]:
+    """Draw everything that there is to draw; returns the names without endings."""
+    from longlens.lens import pictures
+    from longlens.lens.table import aspect_rows, markdown
+
+    heading, rows = aspect_rows(looked)
+    (folder / "aspects.md").write_text(markdown(heading, rows) + "\n")
+    figures = {
+        "kernels": pictures.draw_kernels(looked),
+        "profiles": pictures.draw_profiles(looked),
+        "reach": pictures.draw_reach(looked),
+        "decay": pictures.draw_decay(looked),
+        "maps": pictures.draw_maps(looked),
+        "aspects": pictures.draw_table(rows, heading),
+    }
+    drawn = {name: figure for name, figure in figures.items() if figure is not None}
+    for name, figure in drawn.items():
+        pictures.save(figure, folder, name)
+    return list(drawn)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``longlens lens``; returns the exit code."""
+    args = parser().parse_args(argv)
+    from longlens.layers import MIXERS
+    from longlens.lens.look import lens_json, look
+    from longlens.lens.pictures import need_matplotlib
+    from longlens.lens.subjects import find_subjects
+    from longlens.lens.table import measure_rows, plain
+
+    if args.pictures:
+        need_matplotlib()  # before minutes of work, not after
+    words = [w for word in args.subjects for w in (MIXERS if word == "all" else [word])]
+    subjects = [
+        subject
+        for word in words
+        for subject in find_subjects(
+            word,
+            length=args.length,
+            dim=args.dim,
+            batch=args.batch,
+            seed=args.seed,
+            inputs=args.inputs,
+            before=args.before,
+        )
+    ]
+    looked = [(subject, look(subject)) for subject in subjects]
+    values = lens_json(args.title or ", ".join(subject.name for subject in subjects), looked)
+    text = json.dumps(values, allow_nan=False) + "\n"
+    args.folder.mkdir(parents=True, exist_ok=True)
+    (args.folder / "lens.json").write_text(text)
+    if args.output is not None:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(text)
+    print(plain(*measure_rows(looked)))
+    print(f"\n{LEGEND}\n")
+    print(f"{args.folder}/lens.json" + (f", {args.output}" if args.output else ""))
+    if args.pictures:
+        names = write_pictures(looked, args.folder)
+        print(f"{args.folder}/{{{','.join(names)}}}.{{png,svg}}, {args.folder}/aspects.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

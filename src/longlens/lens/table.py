@@ -1,0 +1,111 @@
+"""Tables of the lens: measurements by subject and layer, and the design aspects (Table 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from longlens.lens.look import View
+from longlens.lens.pictures import main_view
+from longlens.lens.subjects import Subject
+from longlens.models.aspects import describe
+
+MEASURES = ("decay", "R²", "half", "90 %", "variation", "centroid", "entropy")
+ASPECTS = {
+    "decaying": "decay",
+    "regularized": "R",
+    "special_init": "U.I",
+    "stable": "S",
+    "gating": "G",
+    "complex": "C",
+    "normalized": "N",
+    "non_recurrent": "non-rec",
+}
+
+
+def _number(value: float | None, form: str = ".3g") -> str:
+    if value is None:
+        return "–"
+    return str(value) if isinstance(value, int) else format(value, form)
+
+
+def measured(view: View) -> list[str]:
+    """The cells of :data:`MEASURES` and the farthest share of mass."""
+    summary = view.summary()
+    if summary is None:
+        return ["–"] * (len(MEASURES) + 1)
+    far, share = list(summary.mass_beyond.items())[-1] if summary.mass_beyond else ("", 0.0)
+    return [
+        _number(summary.decay_rate, ".4f"),
+        _number(summary.fit, ".2f"),
+        _number(summary.half_distance),
+        _number(summary.reach_90),
+        _number(summary.total_variation, ".1f"),
+        _number(summary.spectral_centroid, ".3f"),
+        _number(summary.entropy, ".2f"),
+        f"{100 * share:.1f} % > {far}",
+    ]
+
+
+def measure_rows(
+    looked: Sequence[tuple[Subject, list[View]]],
+) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the table in the terminal: a row a view, medians over heads."""
+    heading = ["subject", "layer", "view", *MEASURES, "mass beyond"]
+    rows = []
+    for subject, views in looked:
+        for view in views:
+            layer = "all" if view.layer is None else str(view.layer)
+            part = view.view if view.part in ("kernel", "weights", "input gradients") else view.part
+            rows.append([subject.name, layer, part, *measured(view)])
+    return heading, rows
+
+
+def aspect_rows(
+    looked: Sequence[tuple[Subject, list[View]]],
+) -> tuple[list[str], list[list[str]]]:
+    """The paper's Table 10 for the subjects' mixers, with measured decay and smoothness.
+
+    Aspects are those of ``longlens layers``; the numbers are medians over channels or heads of the
+    first layer.
+    """
+    heading = ["layer", "seen by", *ASPECTS.values(), "rate", "half", "variation", "centroid"]
+    described = {m: describe(m, dim=64) for m in {subject.mixer for subject, _ in looked}}
+    rows = []
+    for subject, views in looked:
+        view = main_view(views)
+        told = described[subject.mixer]
+        yes = ["y" if getattr(told, name) else "·" for name in ASPECTS]
+        rate, _, half, _, variation, centroid, *_ = measured(view)
+        rows.append([subject.name, view.view, *yes, rate, half, variation, centroid])
+    return heading, rows
+
+
+def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table.
+
+    >>> print(markdown(["a", "b"], [["1", "2"]]))
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plain(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns, the first three to the left and numbers to the right.
+
+    >>> print(plain(["a", "b", "c", "n"], [["x", "y", "z", "10"]]))
+    a  b  c   n
+    x  y  z  10
+    """
+    table = [list(heading), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        cells = [
+            cell.ljust(width) if i < 3 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
