@@ -22,7 +22,7 @@ class ModelConfig:
     mixer: str = "las"
     """A key of ``longlens.layers.MIXERS``."""
     mixer_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the mixer."""
+    """Keyword arguments of the mixer; a list holds one value for each block."""
     bidirectional: bool | None = None
     """Passed to the mixer; None: the mixer's own default."""
     dim: int = 128

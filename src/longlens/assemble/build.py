@@ -59,6 +59,11 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
         if spec.pad_id is not None:  # batches are padded to the next multiple
             longest = -(-longest // options.multiple) * options.multiple
         values["max_length"] = longest
+    if spec.readout is not None and kind == "supervised" and options.pooling != spec.readout:
+        raise ValueError(
+            f"{options.task} is read out at one position: pooling must be {spec.readout!r}, got "
+            f"{options.pooling!r}"
+        )
     if spec.kind == "classification":
         head = "matching" if spec.pair else "classification"
         values |= {"head": head, "num_outputs": spec.num_classes}

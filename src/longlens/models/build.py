@@ -20,10 +20,10 @@ RESIDUALS = ("float32", "autocast")
 HEADS = ("classification", "matching", "regression", "language", "denoising")
 
 
-def build_mixer(config: ModelConfig) -> nn.Module:
-    """One mixer of the model; options that the mixer has follow the model's own."""
+def build_mixer(config: ModelConfig, block: int = 0) -> nn.Module:
+    """The mixer of one block; options that the mixer has follow the model's own."""
     known = options_of(config.mixer)
-    options = dict(config.mixer_options)
+    options = _of_block(config, block)
     # A CLS position makes every sequence one longer.
     length = config.max_length + (config.pooling == "cls" and config.head not in HEADS[3:])
     if "max_length" in known:
@@ -45,6 +45,20 @@ def build_mixer(config: ModelConfig) -> nn.Module:
             )
         options["rotary"] = True
     return build(config.mixer, config.dim, **options)
+
+
+def _of_block(config: ModelConfig, block: int) -> dict[str, Any]:
+    """The mixer's options in one block: of a list, its value there."""
+    options = dict(config.mixer_options)
+    for name, value in options.items():
+        if isinstance(value, list | tuple):
+            if len(value) != config.depth:
+                raise ValueError(
+                    f"mixer_options.{name} must have a value for each of the {config.depth} "
+                    f"blocks, got {len(value)}"
+                )
+            options[name] = value[block]
+    return options
 
 
 def build_head(config: ModelConfig, encoding: InputEncoding) -> nn.Module:
@@ -110,7 +124,7 @@ class Model(Pretrained):
         )
         blocks = [
             Block(
-                build_mixer(config),
+                build_mixer(config, number),
                 config.dim,
                 norm=config.norm,
                 prenorm=config.prenorm,
@@ -119,7 +133,7 @@ class Model(Pretrained):
                 dropout=config.dropout,
                 tied_dropout=config.tied_dropout,
             )
-            for _ in range(config.depth)
+            for number in range(config.depth)
         ]
         last_norm = build_norm(config.norm, config.dim) if config.prenorm else None
         self.backbone = Backbone(blocks, last_norm)

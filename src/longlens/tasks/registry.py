@@ -9,6 +9,9 @@ from longlens.tasks import atomic, images, language, listops, retrieval, text
 from longlens.tasks.build import TaskInfo
 from longlens.tasks.cache import check_name
 from longlens.tasks.errors import DataError
+from longlens.tasks.farfield import build as farfield
+from longlens.tasks.farfield import injection
+from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD_OPTIONS
 from longlens.tasks.pathfinder import generate as pathfinder
 
 _OWN = "generated here"
@@ -117,6 +120,15 @@ _ATOMIC = {
     "reverse": "the sequence backwards",
     "sort": "the sequence in rising order",
 }
+_FARFIELD = {
+    "far-order": ("which of two far segments comes first? provably not local", "1,669 at D = 512"),
+    "far-match": ("do the first two of three far segments match? provably not local", "~4 D"),
+    "far-xor": ("parity of two bits, read out at a far position", "2 D"),
+    "far-pointer": ("follow a pointer through far tables, read out at the end", "~3 D"),
+    "far-listops": ("expressions with far tokens, read out at the end", "~16 D"),
+    "far-injection": ("any task's label combined with a far dependency", "inner + ~4 D"),
+}
+_FARFIELD_CLASSES = {"far-pointer": "4", "far-listops": "10"}
 _ENWIK8 = TaskInfo(
     name="enwik8",
     summary="next byte of Wikipedia's XML",
@@ -151,6 +163,16 @@ _ALL = [
             build=atomic.build, estimate=atomic.estimate,
         )
         for name, summary in _ATOMIC.items()
+    ),
+    *(
+        TaskInfo(
+            name=name, summary=summary, length=length, classes=_FARFIELD_CLASSES.get(name, "2"),
+            sizes="20,000 / 2,000 / 5,000", source=_OWN, licence=_MIT,
+            options=FARFIELD_OPTIONS[name],
+            build=injection.build if name == "far-injection" else farfield.build,
+            estimate=injection.estimate if name == "far-injection" else farfield.Estimate(name),
+        )
+        for name, (summary, length) in _FARFIELD.items()
     ),
     _ENWIK8,
     replace(

@@ -46,6 +46,7 @@ class Spec:
     class_names: tuple[str, ...] | None = None
     extras: tuple[str, ...] = ()  # further arrays with a row for each example (ListOps: operator)
     stands_in_for: str | None = None  # set where the data are not the ones that papers report on
+    readout: Literal["last"] | None = None  # a classification that is read out at one position only
 
     def __post_init__(self) -> None:
         if self.kind not in ("classification", "regression", "next_token"):
@@ -58,12 +59,15 @@ class Spec:
             raise DataError("a task on tokens needs vocab_size")
         if self.kind == "classification" and not self.num_classes:
             raise DataError("a classification task needs num_classes")
+        if self.readout not in (None, "last"):
+            raise DataError(f"readout must be 'last' or None, got {self.readout!r}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as plain JSON values."""
         return {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in asdict(self).items()
+            if key != "readout" or value is not None  # younger than the other fields' identities
         }
 
     @classmethod

@@ -54,7 +54,7 @@ class TrainOptions:
     mixer: str = "las"
     """A key of `longlens layers`."""
     mixer_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the mixer."""
+    """Keyword arguments of the mixer; a list holds one value for each block."""
     bidirectional: bool | None = None
     """Whether outputs may depend on later inputs; None: the mixer's own default."""
     dim: int = 128

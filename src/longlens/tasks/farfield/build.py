@@ -1,0 +1,72 @@
+"""Writing a far-field task: blocks of a few megabytes, whatever the distance is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from longlens.tasks.build import Job
+from longlens.tasks.farfield import expressions, pointer, segments, xor
+from longlens.tasks.order import generator
+from longlens.tasks.spec import SPLITS, Spec
+
+BLOCK_BYTES = 8 << 20
+# Modules with the functions length, vocabulary, classes, draw, labels, render and orbit.
+MEMBERS: dict[str, Any] = {
+    "far-order": segments,
+    "far-match": segments,
+    "far-xor": xor,
+    "far-pointer": pointer,
+    "far-listops": expressions,
+}
+NUMBERS = {name: number for number, name in enumerate(MEMBERS)}  # part of the seed
+READOUT = ("far-xor", "far-pointer", "far-listops")
+
+
+class _Make:
+    """A block maker that knows its task's name and can be sent to another process."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(
+        self, options: Any, split: str, block: int, count: int
+    ) -> dict[str, npt.NDArray[Any]]:
+        rng = generator(options.seed, NUMBERS[self.name], SPLITS.index(split), block)
+        member = MEMBERS[self.name]
+        drawn = member.draw(options, rng, count)
+        return {
+            "inputs": member.render(options, drawn),
+            "targets": member.labels(options, drawn).astype(np.uint8),
+        }
+
+
+def build(job: Job) -> tuple[Spec, dict[str, int]]:
+    """Write the three splits of the task ``job.name``."""
+    member, options = MEMBERS[job.name], job.options
+    sizes = {split: getattr(options, split) for split in SPLITS}
+    length = member.length(options)
+    job.blocks(_Make(job.name), sizes, max(1, min(2000, BLOCK_BYTES // length)))
+    spec = Spec(
+        kind="classification",
+        inputs="tokens",
+        max_length=length,
+        vocab_size=member.vocabulary(options),
+        num_classes=member.classes(options),
+        readout="last" if job.name in READOUT else None,
+    )
+    return spec, sizes
+
+
+class Estimate:
+    """Bytes of a task's result, from above."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, options: Any) -> int:
+        """Return the size of all splits together."""
+        examples = options.train + options.validation + options.test
+        return int(examples * (MEMBERS[self.name].length(options) + 2))
