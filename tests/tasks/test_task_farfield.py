@@ -217,7 +217,7 @@ def test_injection_into_sequences_of_varying_length(tmp_path):
         assert len(z) == len(example.inputs[0]) + 4 * 6 + 2 * 4
         np.testing.assert_array_equal(z[6 + 4 + 6 : -16], example.inputs[0])
         assert outer.extras["inner"] == example.target
-        assert outer.target == (int(example.target) >= 5) ^ (outer.extras["first"] % 2)
+        assert outer.target == (int(example.target) >= 8) ^ (outer.extras["first"] % 2)
         assert z[6] == 16 + 1 + outer.extras["first"]
     assert inner.identity in task.manifest.notes[0]
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "runs": "list and compare the records of runs",
     "show": "a run's facts and curves",
     "report": "a page of results beside the published ones, or its tables",
+    "audit": "does a task need long range? bounded beside global models, with a verdict",
     "bench": "time LaS attention against plain attention, FlexAttention and eager Eq. 4",
     "data": "list, prepare, import and look at tasks",
     "layers": "the zoo of mixers as a table",

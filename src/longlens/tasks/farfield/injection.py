@@ -5,21 +5,28 @@ The inner example z, of any length and content, is put between far segments::
     C  S₁  C  z  C  S₂  C            (four segments: C S₁ C z C S₂ C S₃ C S₄ C)
 
 S₁, S₂ are ``width`` times one of the marks 0 … K-1 (K = ``difficulty``, even), all different, in
-random order; C is a guard of D - 1 background tokens, drawn once for an example. The label is
+random order; C is a guard of D - 1 background tokens, drawn once for an example. The far bit b says
+whether the first mark is odd. The label is
 
-    (upper half of the inner classes?)  xor  (is the first mark odd?)
+* ``flip``: b, flipped where the inner class is in the last quarter (of two classes: the second);
+* ``pair``: inner class and b together, 2 × inner + b.
 
-so it needs the inner task *and* the order of two segments with the whole inner example between
-them. Drawn from tasks that local models solve, it tells how much of a model's success is long
-range: what an inner accuracy of q allows is q for a model that sees the order, and 1/2 without.
+So it needs the inner task *and* the order of segments with the whole inner example between them.
+Made from a task that local models solve, it tells how much of a model's success is long range: a
+model with inner accuracy q that sees the order can reach q, and without it 1/2 (flip) or q/2
+(pair). A flip of three classes in four leaves b worth something on its own (75 %), so that models
+can learn one part before the other; of two inner classes it is an exclusive or, which gradient
+descent finds slowly.
 
 **Theorem.** For r ≤ D the label is independent of ``bag_r(x)``, edges and the inner example
-included; every model of bounded features and any symmetric pooling is at chance, exactly 1/2, even
-if it solves the inner task perfectly. *Proof.* As for ``far-order``: for fixed z and C, windows of
-width r ≤ D that touch a segment lie inside C S_i C and are a function of its mark and of C; all
-other windows do not change with the order of the marks. So the bag is a function of (z, C), and
-given these the first mark is odd with probability 1/2, since K is even and the order is uniform;
-xor with anything that is a function of z is then fair, too. ∎
+included (of a pair: b is); every model of bounded features and any symmetric pooling is right with
+probability 1/2 at most, even if it solves the inner task perfectly.
+
+*Proof.* As for ``far-order``: for fixed z and C, windows of width r ≤ D that touch a segment lie
+inside C S_i C and are a function of its mark and of C; all other windows do not change with the
+order of the marks. So the bag is a function of (z, C), and given these b
+is fair, since K is even and the order is uniform, drawn independently of them; b flipped by a
+function of z is fair, too. ∎
 
 Padding behind shorter examples only repeats where the right edge is, which does not depend on the
 order. Features that know absolute positions are not covered (see the package's docstring).
@@ -45,7 +52,7 @@ from longlens.tasks.spec import SPLITS, Spec
 
 BLOCK_BYTES = 8 << 20
 SIZES = {"train": 20_000, "validation": 2_000, "test": 5_000}  # of the built-in pattern
-PATTERN = OrderOptions(distance=1, noise=0.2, width=1, slack=126)
+PATTERN = OrderOptions(distance=1, noise=0.2, width=1, slack=124, difficulty=4)
 PATTERN_VOCAB = segments.vocabulary(PATTERN)
 Array = npt.NDArray[Any]
 
@@ -68,12 +75,23 @@ def draw(options: InjectionOptions, rng: np.random.Generator, count: int, vocab:
 
 
 def combine(options: InjectionOptions, marks: Ints, inner: Ints, inner_classes: int) -> Ints:
-    """The label (N,): upper half of the inner classes, xor first mark odd.
+    """The label (N,) from the marks' order (N, K) and the inner class (N,).
 
-    >>> combine(InjectionOptions(), np.array([[0, 1], [1, 0]]), np.array([7, 7]), 10).tolist()
+    >>> combine(InjectionOptions(), np.array([[0, 1], [1, 0]]), np.array([8, 8]), 10).tolist()
     [1, 0]
+    >>> combine(InjectionOptions(combine="pair"), np.array([[1, 0]]), np.array([8]), 10).tolist()
+    [17]
     """
-    return (2 * inner >= inner_classes).astype(np.int64) ^ (marks[:, 0] % 2)
+    far = marks[:, 0] % 2
+    if options.combine == "pair":
+        return np.asarray(2 * inner + far)
+    last_quarter = min(inner_classes - 1, -(-3 * inner_classes // 4))
+    return np.asarray(far ^ (inner >= last_quarter))
+
+
+def classes(options: InjectionOptions, inner_classes: int) -> int:
+    """Number of labels."""
+    return 2 * inner_classes if options.combine == "pair" else 2
 
 
 def wrap(options: InjectionOptions, wrapped: Wrapped, row: int, inner: Array, vocab: int) -> Array:
@@ -96,13 +114,15 @@ class _Make:
         self, options: InjectionOptions, split: str, block: int, count: int
     ) -> dict[str, Array]:
         rng = generator(options.seed, SPLITS.index(split), block)
-        inner, targets, classes, extras = self._inner(options, split, block, count, rng)
+        inner, targets, kinds, extras = self._inner(options, split, block, count, rng)
         vocab = PATTERN_VOCAB if self.task is None else int(self.task.spec.vocab_size or 0)
         wrapped = draw(options, rng, count, vocab)
         rows = [wrap(options, wrapped, i, z, vocab) for i, z in enumerate(inner)]
         out: dict[str, Array] = {
-            "targets": combine(options, wrapped.marks, targets, classes).astype(np.uint8),
-            "inner": targets.astype(np.min_scalar_type(classes - 1)),
+            "targets": combine(options, wrapped.marks, targets, kinds).astype(
+                np.min_scalar_type(2 * kinds)
+            ),
+            "inner": targets.astype(np.min_scalar_type(kinds - 1)),
             "first": wrapped.marks[:, 0].astype(np.uint8),
             **extras,
         }
@@ -117,7 +137,7 @@ class _Make:
     ) -> tuple[list[Array], Ints, int, dict[str, Array]]:  # fmt: skip
         if self.folder is None:
             drawn = segments.draw(PATTERN, rng, count)
-            return list(segments.render(PATTERN, drawn)), segments.labels(PATTERN, drawn), 2, {}
+            return list(segments.render(PATTERN, drawn)), segments.labels(PATTERN, drawn), 4, {}
         if self.task is None:
             self.task = Task(self.folder, "size")
         part, spec = self.task[split], self.task.spec
@@ -197,8 +217,7 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
         max_length=longest,
         vocab_size=vocab + 1 + options.difficulty + LETTERS,
         pad_id=None if inner is None else inner.pad_id,
-        num_classes=2,
-        class_names=("0", "1"),
+        num_classes=classes(options, 4 if inner is None else int(inner.num_classes or 0)),
         extras=extras,
         stands_in_for=None if inner is None else inner.stands_in_for,
     )

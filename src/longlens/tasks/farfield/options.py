@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from longlens.tasks.errors import DataError
 
@@ -184,7 +184,7 @@ class InjectionOptions:
 
     Args:
         inner: a classification task on tokens that is prepared, imported or generated; "pattern":
-            a local task made here (AB or BA side by side, somewhere in 128 positions).
+            a local task made here (four marks side by side; which is first?).
         inner_options: the inner task's own options.
         distance: D; no window of this width or less tells anything about the label.
         noise: share of the guards that is random letters; the rest is blank.
@@ -194,6 +194,8 @@ class InjectionOptions:
         seed: of everything that is drawn here.
         difficulty: how many far segments there are; even, 2 … 16.
         width: tokens of a segment.
+        combine: "flip" (two classes: the far bit, flipped for the last quarter of the inner
+            classes) or "pair" (inner class and far bit together, twice as many classes).
 
     """
 
@@ -207,6 +209,7 @@ class InjectionOptions:
     seed: int = 0
     difficulty: int = 2
     width: int = 4
+    combine: Literal["flip", "pair"] = "flip"
 
     def __post_init__(self) -> None:
         FarOptions(self.distance, self.noise, self.train or 1, self.validation or 1,
@@ -216,6 +219,8 @@ class InjectionOptions:
                 raise DataError(f"{name} must be 1 or more, got 0")
         _check_range("difficulty", self.difficulty, 2, 16)
         _check_range("width", self.width, 1, 1 << 20)
+        if self.combine not in ("flip", "pair"):
+            raise DataError(f"combine must be 'flip' or 'pair', got {self.combine!r}")
         if self.difficulty % 2:
             raise DataError(f"difficulty must be even, got {self.difficulty}")
         if self.inner == "pattern" and self.inner_options:

@@ -1,0 +1,138 @@
+"""``longlens audit TASK``: does a task need long range? Bounded beside global models."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+EPILOG = """examples:
+  longlens audit listops --quick                       two CPU cores, five minutes
+  longlens audit image --budget 4m --fields 5,17,61,257,global --seeds 3
+  longlens audit far-order --data distance=512 --fields 61,global --mixers s4d,las --steps 3000
+  longlens audit mine --set dim=64 --set depth=6       a task that you imported
+
+--fields with "global" also trains the models of --mixers; without it they are left out. The same
+command again goes on where it was cut off, and costs nothing where all is done."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``longlens audit``."""
+    p = argparse.ArgumentParser(
+        prog="longlens audit",
+        description="Audit a task: what is reached without training, by convolutions of bounded "
+        "receptive field, and by global models under the same budget.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("task", help="any task with classes: of `longlens data list`, or imported")
+    p.add_argument("--quick", action="store_true", help="small models and data, five minutes")
+    p.add_argument("--fields", help="receptive fields, as in 5,17,61,global (default: 3 … length)")
+    p.add_argument("--mixers", default="s4d", help="global models, as in s4d,las (default: s4d)")
+    p.add_argument("--seeds", type=int, help="how many (default: 3, quick: 2)")
+    p.add_argument("--budget", help="wall time of each model, as in 90s or 8m (default: 5m)")
+    p.add_argument("--steps", type=int, help="or steps of each model")
+    p.add_argument("--epochs", type=float, help="or epochs of each model")
+    p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="training",
+                   help="an option of `longlens train`; may be repeated")  # fmt: skip
+    p.add_argument("--data", action="append", default=[], metavar="KEY=VALUE",
+                   help="an option of the task; may be repeated")  # fmt: skip
+    p.add_argument("--no-diagnostics", action="store_true", help="only train models")
+    p.add_argument("--output", help="where to write (default: results/audit_TASK.json)")
+    p.add_argument("--plot", help="the picture (default: as --output, ending in .svg)")
+    p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
+    p.add_argument("--root", help="the data cache")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+    return p
+
+
+def pairs(words: Sequence[str], option: str) -> dict[str, Any]:
+    """Read KEY=VALUE words; values are JSON where they can be.
+
+    >>> pairs(["distance=512", "inner=listops"], "data")
+    {'distance': 512, 'inner': 'listops'}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise ValueError(f"{option} must be KEY=VALUE, got {word!r}")
+        try:
+            found[key.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            found[key.replace("-", "_")] = value
+    return found
+
+
+def read_fields(text: str | None) -> tuple[tuple[int, ...] | None, bool]:
+    """The receptive fields, and whether global models are wanted.
+
+    >>> read_fields("5,61,global"), read_fields(None), read_fields("global")
+    (((5, 61), True), (None, True), ((), True))
+    """
+    if text is None:
+        return None, True
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    numbers = [word for word in words if word != "global"]
+    if not words or not all(word.isdigit() for word in numbers):
+        raise ValueError(f"fields must be numbers and 'global', as in 5,17,global; got {text!r}")
+    return tuple(map(int, numbers)), "global" in words
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``longlens audit``; returns the exit code."""
+    args = parser().parse_args(argv)
+    from longlens.cli.run import checked
+    from longlens.lens.audit import AuditOptions, audit
+    from longlens.report.audit import audit_text, draw_audit
+    from longlens.training.faults import Stopped
+    from longlens.training.files import replace_file, to_json
+
+    fields, with_global = read_fields(args.fields)
+    mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
+    training = pairs(args.training, "set")
+    options = AuditOptions(
+        task=args.task,
+        task_options=pairs(args.data, "data"),
+        fields=fields,
+        mixers=mixers,
+        seeds=args.seeds,
+        budget=args.budget,
+        steps=args.steps,
+        epochs=args.epochs,
+        training=training,
+        diagnostics=not args.no_diagnostics,
+        quick=args.quick,
+        runs=args.runs,
+        root=args.root,
+        progress=not args.quiet,
+    )
+    checked(training)  # types and values, before anything is prepared
+    output = Path(args.output or f"results/audit_{args.task}.json")
+    plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
+    command = "longlens audit " + " ".join(sys.argv[2:] if argv is None else argv)
+
+    def save(report: dict[str, Any]) -> None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(output, to_json({**report, "command": command}))
+        if report.get("curve"):
+            plot.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(plot, draw_audit(report).encode())
+
+    try:
+        report = audit(options, save)
+    except Stopped as stop:
+        print(f"longlens audit: {stop}", file=sys.stderr)
+        return 128 + stop.signum
+    print(f"{audit_text(report)}\n{output}\n{plot}")
+    failed = [p for p in [*report["points"], *report["global"]] if p["status"] == "failed"]
+    for point in failed:
+        print(f"{point['model']}, seed {point['seed']} failed: {point['error']}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,6 @@
+"""Is a task really long range? Bounded convolutions beside global models, under one budget."""
+
+from longlens.lens.audit.options import AuditOptions
+from longlens.lens.audit.run import audit
+
+__all__ = ["AuditOptions", "audit"]

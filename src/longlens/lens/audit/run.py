@@ -1,0 +1,226 @@
+"""The audit itself: diagnostics, a sweep of models, and what they say together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from longlens import tasks
+from longlens.assemble import train_run
+from longlens.assemble.run import run_folder
+from longlens.layers.registry import MIXERS, unknown
+from longlens.lens.audit.diagnostics import diagnose
+from longlens.lens.audit.model import shuffled_accuracy
+from longlens.lens.audit.options import AuditOptions
+from longlens.lens.audit.published import published
+from longlens.lens.audit.verdict import summarise
+from longlens.tasks import Task
+from longlens.tasks.farfield import certificate
+from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD
+from longlens.training.faults import TrainingError
+from longlens.training.records import now
+
+SCHEMA = 1
+Report = dict[str, Any]
+
+
+def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -> Report:
+    """Audit a task; models that are trained already are not trained again.
+
+    Args:
+        options: see :class:`AuditOptions`.
+        save: called with the result so far after every step of the way.
+
+    Returns:
+        the content of ``results/audit_TASK.json``.
+
+    Raises:
+        ValueError: the task has no classes, or an option is wrong.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> found = audit(AuditOptions("far-order", dict(distance=4, train=8, validation=4, test=4),
+    ...     fields=(3,), seeds=1, steps=1, training=dict(dim=8, depth=1, batch_size=4),
+    ...     diagnostics=False, runs=folder, root=folder, progress=False))
+    >>> found["points"][0]["receptive_field"], found["global"][0]["mixer"]
+    (3, 's4d')
+    """
+    for mixer in options.mixers:
+        if mixer not in MIXERS:
+            raise unknown("mixer", mixer, MIXERS)
+    task = tasks.load(options.task, options.root, **options.data)
+    check_labels(task)
+    length = options.training.get("length")
+    longest = min(task.spec.max_length, length or task.spec.max_length)
+    fields = options.receptive_fields(longest)
+    report: Report = {
+        "schema": SCHEMA,
+        "kind": "audit",
+        "task": options.task,
+        "title": f"Audit of {options.task}: accuracy against receptive field",
+        "metric": "accuracy",
+        "started": now(),
+        "options": _options(options, fields),
+        "data": {
+            "identity": task.identity,
+            "name": task.name,
+            "options": dict(task.options),
+            "examples": dict(task.manifest.examples),
+            "stands_in_for": task.spec.stands_in_for,
+        },
+        "published": published(options.task),
+        "certificate": _certificate(task),
+        "diagnostics": None,
+        "points": [],
+        "global": [],
+    }
+    save = save or (lambda values: None)
+    if options.diagnostics:
+        _say(options, "diagnostics")
+        report["diagnostics"] = diagnose(task, options.quick, length)
+        save(report)
+    chance = _majority(task)
+    typical = int(np.median(np.minimum(task["test"].lengths, longest)))
+    records: dict[tuple[str, int | None, int], Report] = {}
+    for seed in range(options.number_of_seeds):
+        models = [(mixer, None) for mixer in options.mixers]
+        for mixer, field in [*models, *(("conv", field) for field in fields)]:
+            point, record = _train(options, task, mixer, field, seed)
+            if record is not None:
+                records[mixer, field, seed] = record
+                report["provenance"] = record["provenance"]
+            if field is None:
+                report["global"].append({"mixer": mixer, **point})
+            else:
+                report["points"].append(point)
+            every = [*report["points"], *report["global"]]
+            report |= summarise(every, chance, len(task["test"]), typical)
+            report["groups"] = _groups(records)
+            report["ratio"] = _ratio(report)
+            report["ended"] = now()
+            save(report)
+    if options.diagnostics and report["best"] is not None and not task.spec.pair:
+        report["shuffled_model"] = _shuffle_best(options, task, report["best"])
+        save(report)
+    return report
+
+
+def check_labels(task: Task) -> None:
+    """Raise for a task that has no classes."""
+    if task.spec.kind != "classification":
+        what = {"next_token": "predicts the next token", "regression": "predicts numbers"}
+        raise ValueError(
+            f"an audit needs a task with classes, but {task.name} {what[task.spec.kind]} and has "
+            "no labels to be right about"
+        )
+
+
+def _train(
+    options: AuditOptions, task: Task, mixer: str, field: int | None, seed: int
+) -> tuple[Report, Report | None]:
+    """Train one model, or take its record; a failure becomes a point without accuracy."""
+    run = options.train_options(task.spec, mixer, field, seed)
+    name = f"{mixer}, seed {seed}" if field is None else f"field {field}, seed {seed}"
+    point: Report = {
+        "model": mixer if field is None else f"conv {field}",
+        "receptive_field": field,
+        "seed": seed,
+        "run": run_folder(run).name,
+    }
+    try:
+        record = train_run(run, task)
+    except TrainingError as error:
+        _say(options, f"{name}: failed: {error}")
+        nothing = dict.fromkeys(("validation", "test", "seconds", "steps", "parameters"))
+        return point | nothing | {"status": "failed", "error": str(error)}, None
+    metrics = {split: values["accuracy"] for split, values in record["metrics"].items()}
+    _say(options, f"{name}: test {metrics['test']:.4f}, {record['steps']:,} steps")
+    point |= {
+        **metrics,
+        "seconds": record["speed"]["seconds"],
+        "steps": record["steps"],
+        "parameters": record["parameters"],
+        "status": record["status"],
+        "error": None,
+    }
+    return point, record
+
+
+def _say(options: AuditOptions, text: str) -> None:
+    if options.progress:
+        print(f"audit {options.task}: {text}", file=sys.stderr, flush=True)
+
+
+def _options(options: AuditOptions, fields: list[int]) -> Report:
+    return {
+        "task_options": options.data,
+        "fields": fields,
+        "mixers": list(options.mixers),
+        "seeds": options.number_of_seeds,
+        "quick": options.quick,
+        "training": dict(options.training),
+        **options.length_of_training,
+    }
+
+
+def _majority(task: Task) -> float:
+    """Test accuracy of the training split's most frequent class."""
+    most = int(np.bincount(task["train"].targets).argmax())
+    return float((task["test"].targets == most).mean())
+
+
+def _certificate(task: Task) -> Report | None:
+    """Of a far-field task, what is proven about it."""
+    if task.name not in FARFIELD:
+        return None
+    few = 200 if task.options["distance"] <= 1024 else 10
+    return certificate(task.name, few, **task.options).to_json()
+
+
+def _ratio(report: Report) -> Report | None:
+    """Accuracy at the published kernel's receptive field, as a share of the best global model's."""
+    if report["published"] is None:
+        return None
+    kernel = report["published"]["kernel"]
+    bounded = [row for row in report["curve"] if row["receptive_field"] == kernel]
+    unbounded = [row for row in report["curve"] if row["receptive_field"] is None]
+    if not bounded or not unbounded:
+        return None
+    best = max(unbounded, key=lambda row: row["validation"])
+    return {"receptive_field": kernel, "ratio": bounded[0]["test"] / best["test"],
+            "of": best["model"]}  # fmt: skip
+
+
+def _groups(records: dict[tuple[str, int | None, int], Report]) -> Report:
+    """Test accuracy by the task's extras (ListOps: operator, depth), averaged over seeds."""
+    sums: dict[str, dict[str, dict[str, list[tuple[float, int]]]]] = {}
+    for (mixer, field, _), record in records.items():
+        model = mixer if field is None else f"conv {field}"
+        for key, table in record["metrics"]["test"].items():
+            if not key.startswith("accuracy_by_"):
+                continue
+            name = key.removeprefix("accuracy_by_")
+            for value, cell in table.items():
+                row = sums.setdefault(name, {}).setdefault(model, {})
+                row.setdefault(value, []).append((cell["accuracy"], cell["count"]))
+    return {
+        name: {
+            model: {
+                value: {"accuracy": float(np.mean([a for a, _ in cells])), "count": cells[0][1]}
+                for value, cells in row.items()
+            }
+            for model, row in table.items()
+        }
+        for name, table in sums.items()
+    }
+
+
+def _shuffle_best(options: AuditOptions, task: Task, best: Report) -> Report:
+    """How the best model fares, untrained for it, where the order of the input is destroyed."""
+    mixer = "conv" if best["receptive_field"] is not None else best["model"]
+    run = options.train_options(task.spec, mixer, best["receptive_field"], 0)
+    rows = shuffled_accuracy(run_folder(run), task, run, few=options.quick)
+    return {"model": best["model"], "seed": 0, "rows": rows}
