@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     fields, with_global = read_fields(args.fields)
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
-    training = pairs(args.training, "set")
+    training = checked(pairs(args.training, "set"))
     options = AuditOptions(
         task=args.task,
         task_options=pairs(args.data, "data"),
@@ -110,7 +110,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         root=args.root,
         progress=not args.quiet,
     )
-    checked(training)  # types and values, before anything is prepared
     output = Path(args.output or f"results/audit_{args.task}.json")
     plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
     command = "longlens audit " + " ".join(sys.argv[2:] if argv is None else argv)

@@ -88,6 +88,7 @@ class AuditOptions:
                 raise ValueError(f"{name!r} is an option of the audit itself, not of its training")
             if name not in known:
                 raise ValueError(f"{name!r} is no option of longlens train")
+        TrainOptions(**self.length_of_training, **self._training())  # raises for a wrong value
 
     @property
     def number_of_seeds(self) -> int:
@@ -112,6 +113,11 @@ class AuditOptions:
                 small = {name: value for name, value in small.items() if name in names}
         return {**small, **self.task_options}
 
+    def _training(self) -> dict[str, Any]:
+        """Options of `longlens train` that all models share."""
+        own: dict[str, Any] = dict(QUICK_TRAINING) if self.quick else {"batch_size": 32}
+        return own | dict(self.training)
+
     def receptive_fields(self, length: int) -> list[int]:
         """The fields to train, rising; ``length`` is that of the longest example."""
         if self.fields is not None:
@@ -123,10 +129,9 @@ class AuditOptions:
         self, spec: Spec, mixer: str, receptive_field: int | None, seed: int
     ) -> TrainOptions:
         """The run of one model; ``receptive_field`` None: a global mixer."""
-        values: dict[str, Any] = dict(QUICK_TRAINING) if self.quick else {"batch_size": 32}
+        values = self._training()
         if spec.readout is not None:
-            values["pooling"] = spec.readout
-        values |= self.training
+            values.setdefault("pooling", spec.readout)
         if receptive_field is not None:
             depth = values.get("depth", TrainOptions.depth)
             values["mixer_options"] = {"kernel_size": kernels(receptive_field, depth)}

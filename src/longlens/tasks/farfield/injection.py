@@ -45,15 +45,15 @@ from longlens.tasks.build import Job
 from longlens.tasks.data import Task
 from longlens.tasks.errors import DataError
 from longlens.tasks.farfield import segments
-from longlens.tasks.farfield.options import LETTERS, InjectionOptions, OrderOptions
+from longlens.tasks.farfield.options import LETTERS, InjectionOptions
 from longlens.tasks.farfield.segments import Ints, background
 from longlens.tasks.order import generator, permutation
 from longlens.tasks.spec import SPLITS, Spec
 
 BLOCK_BYTES = 8 << 20
 SIZES = {"train": 20_000, "validation": 2_000, "test": 5_000}  # of the built-in pattern
-PATTERN = OrderOptions(distance=1, noise=0.2, width=1, slack=124, difficulty=4)
-PATTERN_VOCAB = segments.vocabulary(PATTERN)
+PATTERN_LENGTH, PATTERN_CLASSES, PATTERN_WIDTH, PATTERN_NOISE = 64, 4, 4, 0.1
+PATTERN_VOCAB = 1 + PATTERN_CLASSES + LETTERS
 Array = npt.NDArray[Any]
 
 
@@ -72,6 +72,21 @@ def draw(options: InjectionOptions, rng: np.random.Generator, count: int, vocab:
     kind = np.min_scalar_type(vocab + 1 + options.difficulty + LETTERS - 1)
     marks = np.argsort(rng.random((count, options.difficulty)), axis=1)
     return Wrapped(marks, letters.astype(kind))
+
+
+def pattern(rng: np.random.Generator, count: int) -> tuple[Array, Ints]:
+    """The built-in inner task: tokens (N, 64) with one of four marks, and which it is (N,).
+
+    >>> tokens, targets = pattern(np.random.default_rng(0), 2)
+    >>> [int((row == mark + 1).sum()) for row, mark in zip(tokens, targets)]
+    [4, 4]
+    """
+    tokens = background(rng, (count, PATTERN_LENGTH), PATTERN_NOISE, 1 + PATTERN_CLASSES)
+    targets = rng.integers(0, PATTERN_CLASSES, count)
+    first = rng.integers(0, PATTERN_LENGTH - PATTERN_WIDTH + 1, count)
+    places = first[:, None] + np.arange(PATTERN_WIDTH)
+    np.put_along_axis(tokens, places, (1 + targets[:, None]).astype(np.uint8), axis=1)
+    return tokens, targets
 
 
 def combine(options: InjectionOptions, marks: Ints, inner: Ints, inner_classes: int) -> Ints:
@@ -136,8 +151,8 @@ class _Make:
         rng: np.random.Generator,
     ) -> tuple[list[Array], Ints, int, dict[str, Array]]:  # fmt: skip
         if self.folder is None:
-            drawn = segments.draw(PATTERN, rng, count)
-            return list(segments.render(PATTERN, drawn)), segments.labels(PATTERN, drawn), 4, {}
+            tokens, targets = pattern(rng, count)
+            return list(tokens), targets, PATTERN_CLASSES, {}
         if self.task is None:
             self.task = Task(self.folder, "size")
         part, spec = self.task[split], self.task.spec
@@ -168,7 +183,7 @@ def added_length(options: InjectionOptions) -> int:
 
 def block_rows(options: InjectionOptions, inner: Spec | None) -> int:
     """Examples of a block: a few megabytes, whatever D is."""
-    longest = (128 if inner is None else inner.max_length) + added_length(options)
+    longest = (PATTERN_LENGTH if inner is None else inner.max_length) + added_length(options)
     return max(1, min(2000, BLOCK_BYTES // longest))
 
 
@@ -209,7 +224,8 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
         job.writer.notes.append(f"inner task: {task.name}, identity {task.identity}")
     job.blocks(_Make(None if task is None else task.folder), sizes, block_rows(options, inner))
     vocab = PATTERN_VOCAB if inner is None else int(inner.vocab_size or 0)
-    longest = (128 if inner is None else inner.max_length) + added_length(options)
+    longest = (PATTERN_LENGTH if inner is None else inner.max_length) + added_length(options)
+    kinds = PATTERN_CLASSES if inner is None else int(inner.num_classes or 0)
     extras = ("inner", "first", *(() if task is None else _plain_extras(task)))
     spec = Spec(
         kind="classification",
@@ -217,7 +233,7 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
         max_length=longest,
         vocab_size=vocab + 1 + options.difficulty + LETTERS,
         pad_id=None if inner is None else inner.pad_id,
-        num_classes=classes(options, 4 if inner is None else int(inner.num_classes or 0)),
+        num_classes=classes(options, kinds),
         extras=extras,
         stands_in_for=None if inner is None else inner.stands_in_for,
     )

@@ -184,7 +184,7 @@ class InjectionOptions:
 
     Args:
         inner: a classification task on tokens that is prepared, imported or generated; "pattern":
-            a local task made here (four marks side by side; which is first?).
+            a local task made here (which of four marks is there, in 64 positions?).
         inner_options: the inner task's own options.
         distance: D; no window of this width or less tells anything about the label.
         noise: share of the guards that is random letters; the rest is blank.

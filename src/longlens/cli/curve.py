@@ -1,0 +1,128 @@
+"""``longlens curve RUN …``: accuracy against context window, training examples, or any option."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+EPILOG = """examples:
+  longlens curve runs/listops-las-0-5e1cd8ed --context 64,128,256,512
+  longlens curve runs/listops-las-0-5e1cd8ed runs/listops-s4d-0-91ad33c0 --examples 1000,5000,25000
+  longlens curve runs/far-order-s4d-0-0c1e --vary task_options.distance=64,256,1024 --seeds 0,1,2
+
+Every point is trained anew with the run's own options, of which one is replaced, and gets a record
+of its own; points that are finished are taken as they are, so the same command goes on."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of ``longlens curve``."""
+    p = argparse.ArgumentParser(
+        prog="longlens curve",
+        description="Draw what runs reach over one of their options.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument("run", nargs="+", help="folder of a run; several give several lines")
+    over = p.add_mutually_exclusive_group(required=True)
+    over.add_argument("--context", help="context windows of each layer, as in 64,128,256 (the "
+                      "mixer's chunk, window or kernel_size)")  # fmt: skip
+    over.add_argument("--examples", help="training set sizes, as in 1000,5000,25000")
+    over.add_argument("--length", help="positions to which examples are cut")
+    over.add_argument("--vary", metavar="KEY=V1,V2,…", help="any option of `longlens train`")
+    p.add_argument("--seeds", help="as in 0,1,2 (default: each run's own)")
+    p.add_argument("--output", help="where to write (default: results/curve_RUN_OPTION.json)")
+    p.add_argument("--plot", help="the picture (default: as --output, ending in .svg)")
+    p.add_argument("--runs", help="folder of the new records (default: beside the run)")
+    p.add_argument("--root", help="the data cache")
+    return p
+
+
+def numbers(text: str, name: str) -> tuple[int, ...]:
+    """Read whole numbers with commas between them.
+
+    >>> numbers("64,128", "context")
+    (64, 128)
+    """
+    words = text.split(",")
+    if not all(word.strip().isdigit() for word in words):
+        raise ValueError(f"{name} must be whole numbers, as in 64,128; got {text!r}")
+    return tuple(int(word) for word in words)
+
+
+def draw(report: dict[str, Any]) -> str:
+    """The curve as SVG: a line for each run, the mean over seeds at every value."""
+    from longlens.report.charts import Series, draw_svg
+
+    metric = report["metric"]
+    found: dict[tuple[str, Any], list[float]] = defaultdict(list)
+    for entry in report["records"]:
+        if entry["status"] == "finished":
+            found[entry["row"], entry["column"]].append(entry["metrics"]["test"][metric])
+    series = [
+        Series(row, [(float(x), mean(found[row, x])) for x in report["columns"] if found[row, x]])
+        for row in report["rows"]
+    ]
+    return draw_svg(f"test {metric} against {report['x_label']}", series, report["x_label"])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``longlens curve``; returns the exit code."""
+    args = parser().parse_args(argv)
+    from longlens.lens.curves import Axis, context_axis, curve, read_options
+    from longlens.training.faults import Stopped
+    from longlens.training.files import replace_file, to_json
+
+    folders = [Path(folder) for folder in args.run]
+    runs = {
+        folder.name: read_options(folder, args.runs or str(folder.parent), args.root)
+        for folder in folders
+    }
+    if args.context:
+        axes = {context_axis(r.mixer, numbers(args.context, "context")) for r in runs.values()}
+        if len(axes) > 1:
+            raise ValueError("these mixers bound their context in different ways; draw them apart")
+        axis = axes.pop()
+    elif args.examples:
+        axis = Axis("training examples", "limit", numbers(args.examples, "examples"))
+    elif args.length:
+        axis = Axis("positions", "length", numbers(args.length, "length"))
+    else:
+        key, equals, text = args.vary.partition("=")
+        if not key or not equals:
+            raise ValueError(f"vary must be KEY=V1,V2,…, got {args.vary!r}")
+        values = json.loads(f"[{text}]")
+        if not values or not all(isinstance(value, int | float) for value in values):
+            raise ValueError(f"vary needs numbers, as in KEY=1,2,4; got {text!r}")
+        axis = Axis(key.rpartition(".")[2], key, tuple(values))
+    short = axis.key.rpartition(".")[2]
+    output = Path(args.output or f"results/curve_{folders[0].name}_{short}.json")
+    plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
+    command = "longlens curve " + " ".join(sys.argv[2:] if argv is None else argv)
+
+    def save(report: dict[str, Any]) -> None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        named = {"experiment": output.stem, "source": "", "command": command}
+        replace_file(output, to_json({**report, **named}))
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(plot, draw(report).encode())
+
+    try:
+        report = curve(
+            runs, axis, numbers(args.seeds, "seeds") if args.seeds else None, save,
+            lambda line: print(line, flush=True),
+        )  # fmt: skip
+    except Stopped as stop:
+        print(f"longlens curve: {stop}", file=sys.stderr)
+        return 128 + stop.signum
+    print(f"{output}\n{plot}")
+    return 1 if any(entry["status"] == "failed" for entry in report["records"]) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

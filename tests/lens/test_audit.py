@@ -1,0 +1,261 @@
+"""The audit: its parts on made-up numbers and tasks, and the whole end to end at tiny size."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from longlens.cli.main import main
+from longlens.config import ModelConfig
+from longlens.lens.audit import AuditOptions, audit
+from longlens.lens.audit.diagnostics import Sample, diagnose, mutual_information
+from longlens.lens.audit.options import kernels
+from longlens.lens.audit.shuffle import shuffled, shuffled_batch
+from longlens.lens.audit.verdict import summarise
+from longlens.models.build import build_model
+from longlens.report.audit import audit_text, draw_audit
+from longlens.tasks import import_arrays, load
+
+TINY = dict(distance=5, train=64, validation=16, test=32)
+WORDS = [f"{key}={value}" for key, value in TINY.items()]
+SMALL = ["--set", "dim=8", "--set", "depth=2", "--set", "batch_size=8", "--steps", "2"]
+
+
+def points(curve, seeds=(0,), mixer="s4d"):
+    """Points of an audit from {field or None: accuracy or list of accuracies}."""
+    rows = []
+    for field, values in curve.items():
+        for seed, value in zip(seeds, np.atleast_1d(values), strict=False):
+            name = mixer if field is None else f"conv {field}"
+            rows.append({"model": name, "receptive_field": field, "seed": seed,
+                         "validation": float(value), "test": float(value)})  # fmt: skip
+    return rows
+
+
+# --------------------------------------------------------------- the verdict
+
+
+def test_a_local_task_is_called_short_range():
+    found = summarise(points({3: 0.70, 9: 0.89, 33: 0.9, None: 0.9}), 0.5, 10_000, 1000)
+    assert found["verdict"]["category"] == "short range" and found["verdict"]["decided"]
+    assert found["ranges"]["of_accuracy"]["0.90"]["receptive_field"] == 9
+    assert found["ranges"]["of_gain"]["0.95"]["receptive_field"] == 9
+    assert found["ranges"]["of_gain"]["0.99"]["receptive_field"] == 33
+
+
+def test_a_far_task_is_called_long_range():
+    found = summarise(points({61: 0.5, 257: 0.51, None: 1.0}), 0.5, 5000, 1600)
+    assert found["verdict"]["category"] == "long range" and found["verdict"]["decided"]
+    assert found["ranges"]["of_accuracy"]["0.90"] == {
+        "receptive_field": None, "interval": [None, None],
+    }  # fmt: skip
+    assert found["best"]["model"] == "s4d" and "more than 257" in found["verdict"]["text"]
+
+
+def test_too_narrow_a_sweep_decides_nothing():
+    found = summarise(points({3: 0.5, 5: 0.5, None: 1.0}), 0.5, 5000, 1600)
+    assert found["verdict"]["category"] == "open" and not found["verdict"]["decided"]
+    assert "try fields up to 800" in found["verdict"]["text"]
+
+
+def test_confidence_follows_seeds_and_test_size():
+    near = {3: [0.80, 0.86], 300: [0.88, 0.90], None: [0.88, 0.92]}
+    unsure = summarise(points(near, (0, 1)), 0.5, 10_000, 1000)["verdict"]
+    same = {key: [np.mean(value)] * 2 for key, value in near.items()}
+    sure = summarise(points(same, (0, 1)), 0.5, 1_000_000, 1000)["verdict"]
+    few = summarise(points(same, (0, 1)), 0.5, 50, 1000)["verdict"]
+    assert sure["confidence"] == 1.0 and unsure["confidence"] < 0.99 and few["confidence"] < 0.9
+    assert not few["decided"]
+
+
+def test_chance_is_no_success_and_failures_are_left_out():
+    rows = points({3: 0.5, None: 0.505})
+    assert "train longer" in summarise(rows, 0.5, 1000, 100)["verdict"]["text"]
+    failed = dict(rows[0], test=None, validation=None)
+    assert summarise([failed], 0.5, 1000, 100)["curve"] == []
+
+
+# --------------------------------------------------------------- parts
+
+
+@pytest.mark.parametrize(("field", "depth"), [(1, 3), (3, 4), (61, 4), (62, 4), (100, 7)])
+def test_kernels_add_up_to_the_field_and_the_model_sees_no_further(field, depth):
+    sizes = kernels(field, depth)
+    assert len(sizes) == depth and 1 + sum(k - 1 for k in sizes) == field
+    config = ModelConfig(mixer="conv", mixer_options={"kernel_size": sizes}, dim=4, depth=depth,
+                         vocab_size=3, head="denoising")  # fmt: skip
+    model = build_model(config).double()
+    h = torch.randn(1, 2 * field + 5, 4, dtype=torch.double, requires_grad=True)
+    out = model.backbone(h)[0, field + 2]
+    (gradient,) = torch.autograd.grad((out * torch.randn_like(out)).sum(), h)
+    reached = gradient.abs().sum((0, 2)).nonzero().flatten()
+    assert int(reached.max() - reached.min()) + 1 == field
+
+
+def test_a_list_of_mixer_options_needs_a_value_for_each_block():
+    with pytest.raises(ValueError, match="kernel_size must have a value for each of the 3 blocks"):
+        build_model(ModelConfig(mixer="conv", mixer_options={"kernel_size": [3, 3]}, depth=3))
+
+
+def test_shuffling_keeps_windows_or_their_content():
+    tokens, rng = np.arange(23), np.random.default_rng(0)
+    within = shuffled(tokens, 5, "within", rng)
+    assert not np.array_equal(within, tokens)
+    for start in range(0, 23, 5):
+        assert set(within[start : start + 5]) == set(tokens[start : start + 5])
+    between = shuffled(tokens, 5, "between", rng)
+    assert sorted(between) == list(range(23)) and not np.array_equal(between, tokens)
+    assert sum(b - a == 1 for a, b in pairwise(between)) >= 18
+    x = torch.arange(20).repeat(2, 1)
+    mask = torch.arange(20) < torch.tensor([[20], [13]])
+    for kind in ("within", "between"):
+        out = shuffled_batch(x, mask, 4, kind, torch.Generator().manual_seed(0))
+        assert torch.equal(out[1, 13:], x[1, 13:]) and set(out[1, :13].tolist()) == set(range(13))
+        assert not torch.equal(out, x)
+
+
+def test_mutual_information_finds_the_one_position_that_tells():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 600)
+    rows = [rng.integers(0, 200, 10) for _ in labels]
+    for row, label in zip(rows, labels, strict=True):
+        row[4] = 66 * label
+    found = mutual_information(Sample(rows, labels), 200, 3)
+    assert found["most"]["position"] == 4 and found["most"]["bits"] > 1.4
+    assert found["share_above_floor"] <= 0.3
+    assert all(abs(p["bits"]) < 0.1 for p in found["positions"] if p["position"] != 4)
+
+
+def test_diagnostics_tell_counts_from_order(tmp_path):
+    """Bag of tokens solves the one task, bigrams the other, and shuffling takes that away."""
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 2
+    counts = rng.integers(0, 4, (400, 40)) + 2 * (rng.random((400, 40)) < 0.4 * y[:, None])
+    import_arrays("counts", counts, y, root=tmp_path)
+    pairs = np.where(rng.random((400, 20, 1)) < 0.5, [[0, 1]], [[2, 3]])
+    pairs = np.where(y[:, None, None] == 1, pairs[..., ::-1], pairs).reshape(400, 40)
+    padded = np.full((400, 60), 4)
+    padded[:, ::3], padded[:, 1::3] = pairs[:, ::2], pairs[:, 1::2]
+    import_arrays("pairs", padded, y, root=tmp_path)
+    found = diagnose(load("counts", tmp_path), quick=True)
+    assert found["bag_of_tokens"]["test"] > 0.9 and 0.3 < found["majority"] < 0.7
+    found = diagnose(load("pairs", tmp_path), quick=True)
+    assert found["bag_of_tokens"]["test"] < 0.75 < 0.95 < found["bigrams"]["test"]
+    mixed = {(r["kind"], r["window"]): r["test"] for r in found["shuffled_trigrams"]}
+    assert mixed["within", 16] + 0.1 < mixed["between", 16]
+
+
+# --------------------------------------------------------------- end to end
+
+
+def test_the_command_end_to_end_and_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGLENS_DATA", str(tmp_path / "data"))
+    words = ["audit", "far-order", *SMALL, "--fields", "1,5,global", "--seeds", "2", "--quiet"]
+    words += [word for pair in WORDS for word in ("--data", pair)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "global" in out and "certificate" in out and "majority" in out
+    path = tmp_path / "results" / "audit_far-order.json"
+    report = json.loads(path.read_text())
+    assert report["kind"] == "audit" and report["command"].startswith("longlens audit far-order")
+    assert [(p["receptive_field"], p["seed"]) for p in report["points"]] == [
+        (1, 0), (5, 0), (1, 1), (5, 1),
+    ]  # fmt: skip
+    assert all(p["steps"] == 2 and p["test"] is not None for p in report["points"])
+    assert [p["mixer"] for p in report["global"]] == ["s4d", "s4d"]
+    assert report["certificate"]["holds"] and report["provenance"]["torch"]
+    assert {row["kind"] for row in report["shuffled_model"]["rows"]} == {None, "within", "between"}
+    ElementTree.fromstring((tmp_path / "results" / "audit_far-order.svg").read_text())
+    records = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").glob("*/record.json")}
+    assert len(records) == 6
+    assert main(words) == 0  # nothing is trained a second time
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs").glob("*/record.json")} == records
+    again = json.loads(path.read_text())
+    assert again["points"] == report["points"] and again["verdict"] == report["verdict"]
+
+
+def test_listops_is_reported_by_operator_and_depth(tmp_path):
+    data = dict(train=32, validation=8, test=40, min_length=5, max_length=40, max_depth=4)
+    options = AuditOptions("listops", data, fields=(3,), mixers=(), seeds=2, steps=1,
+                           training=dict(dim=8, depth=1, batch_size=8), diagnostics=False,
+                           progress=False,
+                           runs=str(tmp_path / "runs"), root=str(tmp_path))  # fmt: skip
+    report = audit(options)
+    table = report["groups"]["operator"]["conv 3"]
+    assert sum(cell["count"] for cell in table.values()) == 40
+    assert "decided" in report["groups"] and report["published"]["ratio"] == 0.835
+    assert report["ratio"] is None and report["global"] == []
+
+
+def test_a_user_task_with_a_read_out_free_spec_and_floats(tmp_path):
+    rng = np.random.default_rng(0)
+    import_arrays("mine", rng.standard_normal((60, 12)).astype(np.float32), np.arange(60) % 3,
+                  root=tmp_path)  # fmt: skip
+    options = AuditOptions("mine", seeds=1, steps=1, training=dict(dim=8, depth=1, batch_size=8),
+                           fields=(3,), runs=str(tmp_path / "runs"), root=str(tmp_path),
+                           progress=False)  # fmt: skip
+    report = audit(options)
+    assert report["task"] == "mine" and len(report["points"]) == 1 and report["diagnostics"]
+    assert "chance" in audit_text(report) and draw_audit(report).startswith("<svg")
+
+
+def test_a_read_out_task_is_pooled_at_its_last_position(tmp_path):
+    options = AuditOptions("far-xor", TINY, fields=(3,), mixers=(), seeds=1, steps=1,
+                           training=dict(dim=8, depth=1, batch_size=8), diagnostics=False,
+                           progress=False,
+                           runs=str(tmp_path / "runs"), root=str(tmp_path))  # fmt: skip
+    assert audit(options)["points"][0]["status"] == "finished"
+
+
+def test_a_run_that_fails_is_a_point_without_accuracy(tmp_path):
+    options = AuditOptions("far-order", TINY, fields=(3,), mixers=(), seeds=1, steps=3,
+                           training=dict(dim=8, depth=1, batch_size=8, lr=1e30, log_every=1),
+                           diagnostics=False, runs=str(tmp_path / "runs"), root=str(tmp_path),
+                           progress=False)  # fmt: skip
+    report = audit(options)
+    assert (
+        report["points"][0]["status"] == "failed" and "not finite" in report["points"][0]["error"]
+    )
+    assert report["verdict"]["category"] == "open"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cumsum"], "needs a task with classes, but cumsum predicts numbers"),
+        (["bogus"], "unknown task 'bogus'"),
+        (["far-order", "--mixers", "s4x"], "did you mean"),
+        (["far-order", "--fields", "a"], "fields must be numbers"),
+        (["far-order", "--fields", "3,3"], "different numbers"),
+        (["far-order", "--fields", "0"], "1 or more"),
+        (["far-order", "--seeds", "0"], "seeds must be 1 or more, got 0"),
+        (["far-order", "--set", "dim"], "KEY=VALUE"),
+        (["far-order", "--set", "dims=3"], "'dims' is no option of longlens train"),
+        (["far-order", "--set", "dim=wide"], "dim"),
+        (["far-order", "--set", "mixer=las"], "'mixer' is an option of the audit itself"),
+        (["far-order", "--steps", "1", "--budget", "1m"], "give one of budget"),
+        (["far-order", "--data", "speed=1"], "no option 'speed'"),
+        (
+            ["far-order", "--quiet", "--fields", "3", "--budget", "soon"],
+            "budget must be a duration",
+        ),
+    ],
+)
+def test_wrong_use_is_one_clear_line(tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGLENS_DATA", str(tmp_path))
+    assert main(["audit", *words]) == 1
+    error = capsys.readouterr().err
+    assert message in error and "Traceback" not in error
+
+
+def test_a_stream_of_tokens_has_no_labels(tmp_path):
+    import_arrays("stream", np.arange(400) % 7, root=tmp_path)
+    with pytest.raises(ValueError, match="stream predicts the next token and has no labels"):
+        audit(AuditOptions("stream", root=str(tmp_path)))
