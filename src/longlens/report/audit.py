@@ -9,7 +9,7 @@ from typing import Any
 
 from longlens.report.charts import COLOURS, ticks
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 400, 58, 150, 44, 52
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 410, 58, 150, 58, 52
 
 
 def draw_audit(report: Mapping[str, Any]) -> str:
@@ -37,7 +37,7 @@ def draw_audit(report: Mapping[str, Any]) -> str:
     def down(value: float) -> float:
         return round(TOP + (y1 - value) / (y1 - y0) * (floor - TOP), 1)
 
-    title = f"{report['task']}: accuracy against receptive field"
+    title = f"{report['task']}: test accuracy against receptive field"
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
         f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="13" role="img">',
@@ -45,6 +45,7 @@ def draw_audit(report: Mapping[str, Any]) -> str:
         "<style>svg{color:#222;background:#fff}@media(prefers-color-scheme:dark)"
         "{svg{color:#ddd;background:#111}}text{fill:currentColor}</style>",
         f'<text x="{LEFT}" y="22" font-size="15" font-weight="600">{escape(title)}</text>',
+        f'<text x="{LEFT}" y="41" opacity=".75">{escape(_subtitle(report))}</text>',
     ]
     for value in ticks(y0, y1):
         y = down(value)
@@ -53,7 +54,7 @@ def draw_audit(report: Mapping[str, Any]) -> str:
             f'<text x="{LEFT - 7}" y="{y + 4}" text-anchor="end">{100 * value:g} %</text>'
         )
     parts += _x_axis(fields, across, floor, right)
-    labels = [(down(chance), "chance", "currentColor")]
+    labels = [(down(chance), f"majority {100 * chance:.1f} %", "currentColor")]
     parts.append(_line(LEFT, right, down(chance), "currentColor", "2 4"))
     for number, row in enumerate(unbounded):
         colour = COLOURS[(number + 1) % len(COLOURS)]
@@ -79,6 +80,28 @@ def draw_audit(report: Mapping[str, Any]) -> str:
         labels.append((down(bounded[-1]["test"]), "convolutions", COLOURS[0]))
     parts += _labels(labels, right + 8)
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _subtitle(report: Mapping[str, Any]) -> str:
+    """How it was measured, and the verdict, in one line."""
+    options = report.get("options") or {}
+    parts = [f"quick: {_data(options)}"] if options.get("quick") else []
+    for name in ("budget", "steps", "epochs"):
+        if name in options:
+            parts.append(f"{options[name]} {'' if name == 'budget' else name}".strip() + " a model")
+    if "seeds" in options:
+        parts.append(f"{options['seeds']} seeds" if options["seeds"] > 1 else "1 seed")
+    verdict = report.get("verdict")
+    if verdict and verdict["decided"]:
+        parts.append(f"{verdict['category']} ({verdict['confidence']:.0%} sure)")
+    return " · ".join(parts)
+
+
+def _data(options: Mapping[str, Any]) -> str:
+    """The task's options that make its examples what they are, sizes of splits left out."""
+    sizes = ("train", "validation", "test", "seed")
+    shown = {k: v for k, v in options.get("task_options", {}).items() if k not in sizes}
+    return ", ".join(f"{key} {value}" for key, value in shown.items()) or "small models"
 
 
 def _y_limits(values: list[float]) -> tuple[float, float]:
