@@ -156,7 +156,18 @@ def test_diagnostics_tell_counts_from_order(tmp_path):
 def test_the_command_end_to_end_and_again(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LONGLENS_DATA", str(tmp_path / "data"))
-    words = ["audit", "far-order", *SMALL, "--fields", "1,5,global", "--seeds", "2", "--quiet"]
+    words = [
+        "audit",
+        "far-order",
+        *SMALL,
+        "--mixer-option",
+        "s4d.state=4",
+        "--fields",
+        "1,5,global",
+        "--seeds",
+        "2",
+        "--quiet",
+    ]
     words += [word for pair in WORDS for word in ("--data", pair)]
     assert main(words) == 0
     out = capsys.readouterr().out
@@ -231,6 +242,8 @@ def test_a_run_that_fails_is_a_point_without_accuracy(tmp_path):
         (["cumsum"], "needs a task with classes, but cumsum predicts numbers"),
         (["bogus"], "unknown task 'bogus'"),
         (["far-order", "--mixers", "s4x"], "did you mean"),
+        (["far-order", "--mixer-option", "las.window=3"], "not among the mixers"),
+        (["far-order", "--mixer-option", "window=3"], "MIXER.KEY=VALUE"),
         (["far-order", "--fields", "a"], "fields must be numbers"),
         (["far-order", "--fields", "3,3"], "different numbers"),
         (["far-order", "--fields", "0"], "1 or more"),

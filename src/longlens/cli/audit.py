@@ -32,6 +32,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--quick", action="store_true", help="small models and data, five minutes")
     p.add_argument("--fields", help="receptive fields, as in 5,17,61,global (default: 3 … length)")
     p.add_argument("--mixers", default="s4d", help="global models, as in s4d,las (default: s4d)")
+    p.add_argument("--mixer-option", action="append", default=[], metavar="MIXER.KEY=VALUE",
+                   help="an option of a global mixer; may be repeated")  # fmt: skip
     p.add_argument("--seeds", type=int, help="how many (default: 3, quick: 2)")
     p.add_argument("--budget", help="wall time of each model, as in 90s or 8m (default: 5m)")
     p.add_argument("--steps", type=int, help="or steps of each model")
@@ -61,9 +63,24 @@ def pairs(words: Sequence[str], option: str) -> dict[str, Any]:
         if not key or not equals:
             raise ValueError(f"{option} must be KEY=VALUE, got {word!r}")
         try:
-            found[key.replace("-", "_")] = json.loads(value)
+            found[key] = json.loads(value)
         except ValueError:
-            found[key.replace("-", "_")] = value
+            found[key] = value
+    return found
+
+
+def by_mixer(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Sort MIXER.KEY by mixer.
+
+    >>> by_mixer({"s4d.bidirectional": True})
+    {'s4d': {'bidirectional': True}}
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        mixer, dot, key = name.partition(".")
+        if not dot or not key:
+            raise ValueError(f"mixer-option must be MIXER.KEY=VALUE, got {name!r}")
+        found.setdefault(mixer, {})[key] = value
     return found
 
 
@@ -99,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         task_options=pairs(args.data, "data"),
         fields=fields,
         mixers=mixers,
+        mixer_options=by_mixer(pairs(args.mixer_option, "mixer-option")),
         seeds=args.seeds,
         budget=args.budget,
         steps=args.steps,

@@ -38,6 +38,7 @@ class AuditOptions:
         fields: receptive fields of the convolutions; None: 3, 5, 9, 17, 33, 61, 129 … below the
             length of an example.
         mixers: global models beside them; () for none.
+        mixer_options: keyword arguments of global mixers, by mixer.
         seeds: 0 … seeds-1 are trained.
         budget: wall time of each model, as in 90s or 8m.
         steps: or optimisation steps of each model.
@@ -57,6 +58,7 @@ class AuditOptions:
     task_options: Mapping[str, Any] = field(default_factory=dict)
     fields: tuple[int, ...] | None = None
     mixers: tuple[str, ...] = ("s4d",)
+    mixer_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seeds: int | None = None
     budget: str | None = None
     steps: int | None = None
@@ -82,6 +84,9 @@ class AuditOptions:
         given = [name for name in LENGTHS if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(f"give one of budget, steps and epochs, not {' and '.join(given)}")
+        for mixer in self.mixer_options:
+            if mixer not in self.mixers:
+                raise ValueError(f"mixer_options are for {mixer!r}, which is not among the mixers")
         known = {f.name for f in fields(TrainOptions)}
         for name in self.training:
             if name in OWN or name in LENGTHS:
@@ -135,6 +140,8 @@ class AuditOptions:
         if receptive_field is not None:
             depth = values.get("depth", TrainOptions.depth)
             values["mixer_options"] = {"kernel_size": kernels(receptive_field, depth)}
+        else:
+            values["mixer_options"] = dict(self.mixer_options.get(mixer, {}))
         return TrainOptions(
             task=self.task,
             task_options=self.data,

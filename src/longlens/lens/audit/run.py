@@ -17,6 +17,7 @@ from longlens.lens.audit.model import shuffled_accuracy
 from longlens.lens.audit.options import AuditOptions
 from longlens.lens.audit.published import published
 from longlens.lens.audit.verdict import summarise
+from longlens.models.pretrained import WEIGHTS
 from longlens.tasks import Task
 from longlens.tasks.farfield import certificate
 from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD
@@ -159,6 +160,7 @@ def _options(options: AuditOptions, fields: list[int]) -> Report:
         "task_options": options.data,
         "fields": fields,
         "mixers": list(options.mixers),
+        "mixer_options": {name: dict(own) for name, own in options.mixer_options.items()},
         "seeds": options.number_of_seeds,
         "quick": options.quick,
         "training": dict(options.training),
@@ -222,5 +224,7 @@ def _shuffle_best(options: AuditOptions, task: Task, best: Report) -> Report:
     """How the best model fares, untrained for it, where the order of the input is destroyed."""
     mixer = "conv" if best["receptive_field"] is not None else best["model"]
     run = options.train_options(task.spec, mixer, best["receptive_field"], 0)
-    rows = shuffled_accuracy(run_folder(run), task, run, few=options.quick)
-    return {"model": best["model"], "seed": 0, "rows": rows}
+    found: Report = {"model": best["model"], "seed": 0, "rows": []}
+    if not (run_folder(run) / WEIGHTS).exists():  # failed, or its record alone was copied here
+        return found | {"note": f"{run_folder(run).name} has no weights"}
+    return found | {"rows": shuffled_accuracy(run_folder(run), task, run, few=options.quick)}
