@@ -18,7 +18,7 @@ from longlens.lens.audit.options import kernels
 from longlens.lens.audit.shuffle import shuffled, shuffled_batch
 from longlens.lens.audit.verdict import summarise
 from longlens.models.build import build_model
-from longlens.report.audit import audit_text, draw_audit
+from longlens.report.audit_chart import audit_text, draw_audit
 from longlens.tasks import import_arrays, load
 
 TINY = dict(distance=5, train=64, validation=16, test=32)

@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     from longlens.cli.run import checked
     from longlens.lens.audit import AuditOptions, audit
-    from longlens.report.audit import audit_text, draw_audit
+    from longlens.report.audit_chart import audit_text, draw_audit
     from longlens.training.faults import Stopped
     from longlens.training.files import replace_file, to_json
 

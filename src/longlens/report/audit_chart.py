@@ -1,0 +1,125 @@
+"""An audit as a picture and as text, from its JSON file alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from longlens.report.svg import Line, line_chart, standalone
+
+
+def draw_audit(report: Mapping[str, Any], width: int = 640, height: int = 340) -> str:
+    """Test accuracy against receptive field as SVG: convolutions, global models, majority.
+
+    >>> row = dict(model="conv 3", receptive_field=3, test=0.4, deviation=None, seeds=1)
+    >>> picture = draw_audit(dict(task="t", curve=[row], chance=0.1, points=[], length=64))
+    >>> picture.startswith("<svg") and "receptive field" in picture
+    True
+    """
+    curve, chance = report["curve"], report["chance"]
+    bounded = [row for row in curve if row["receptive_field"] is not None]
+    fields = [float(row["receptive_field"]) for row in bounded] or [1.0]
+    ends = (fields[0], fields[-1] if len(fields) > 1 else 2 * fields[0])
+    points = [(field, 100 * row["test"]) for field, row in zip(fields, bounded, strict=False)]
+    lines = [Line("convolutions", points, 0, mark=True)] if points else []
+    for style, row in enumerate((row for row in curve if row["receptive_field"] is None), 1):
+        level = 100 * row["test"]
+        spread = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.1f}"
+        lines.append(
+            Line(
+                f"{row['model']}, global: {level:.1f}{spread} %", [(x, level) for x in ends], style
+            )
+        )
+    lines.append(
+        Line(f"majority: {100 * chance:.1f} %", [(x, 100 * chance) for x in ends], 6, hollow=True)
+    )
+    picture = line_chart(
+        f"{report['task']}: test accuracy (%) against receptive field",
+        lines,
+        "receptive field, positions",
+        _subtitle(report),
+        log_x=True,
+        x_ticks=fields,
+        width=width,
+        height=height,
+    )
+    return standalone(picture)
+
+
+def _subtitle(report: Mapping[str, Any]) -> str:
+    """How it was measured, and the verdict, in one line."""
+    options = report.get("options") or {}
+    verdict = report.get("verdict")
+    parts = []
+    if verdict and verdict["decided"]:
+        parts.append(f"{verdict['category']}, {verdict['confidence']:.0%} sure")
+    for name in ("budget", "steps", "epochs"):
+        if name in options:
+            parts.append(f"{options[name]} {'' if name == 'budget' else name}".strip() + " a model")
+    if "seeds" in options:
+        parts.append(f"{options['seeds']} seeds" if options["seeds"] > 1 else "1 seed")
+    if options.get("quick"):
+        parts.append(f"quick ({_data(options)})")
+    return " · ".join(parts)
+
+
+def _data(options: Mapping[str, Any]) -> str:
+    """The task's options that make its examples what they are, sizes of splits left out."""
+    sizes = ("train", "validation", "test", "seed")
+    shown = {k: v for k, v in options.get("task_options", {}).items() if k not in sizes}
+    return ", ".join(f"{key} {value}" for key, value in shown.items()) or "small models"
+
+
+def audit_text(report: Mapping[str, Any]) -> str:
+    """A few lines for the terminal: diagnostics, the curve, ranges and the verdict."""
+    lines = [*_diagnostics(report)]
+    lines.append(
+        f"{'model':<14}{'field':>8}{'validation':>12}{'test':>9}{'± seeds':>9}{'seeds':>7}"
+    )
+    for row in report["curve"]:
+        field = row["receptive_field"] or "global"
+        spread = "–" if row["deviation"] is None else f"{100 * row['deviation']:.2f}"
+        lines.append(
+            f"{row['model']:<14}{field:>8}{100 * row['validation']:>11.2f}%"
+            f"{100 * row['test']:>8.2f}%{spread:>9}{row['seeds']:>7}"
+        )
+    ranges = report.get("ranges") or {}
+    for name, what in (("of_accuracy", "of the best accuracy"), ("of_gain", "of it beyond chance")):
+        for level, found in ranges.get(name, {}).items():
+            low, high = (value or "global" for value in found["interval"])
+            needed = found["receptive_field"] or "global"
+            lines.append(
+                f"{100 * float(level):.0f} % {what}: field {needed} (90 % interval {low} … {high})"
+            )
+    if report.get("ratio"):
+        ratio, known = report["ratio"], report["published"]
+        lines.append(
+            f"field {ratio['receptive_field']} reaches {ratio['ratio']:.1%} of {ratio['of']}; "
+            f"published: {known['ratio']:.1%}"
+        )
+    if report.get("certificate"):
+        proof = report["certificate"]
+        lines.append(
+            f"certificate ({proof['method']}, {proof['orbits']} orbits): every {proof['kind']} "
+            f"model of range {proof['range']} is at or below {proof['accuracy_bound']:.1%}"
+        )
+    lines.append(report["verdict"]["text"])
+    return "\n".join(lines)
+
+
+def _diagnostics(report: Mapping[str, Any]) -> list[str]:
+    found = report.get("diagnostics")
+    if not found:
+        return []
+    lines = [f"{'majority':<24}{found['majority']:.2%}"]
+    for name in ("bag_of_tokens", "bigrams", "trigrams", "tokens_in_place"):
+        if name in found:
+            lines.append(f"{name.replace('_', ' '):<24}{found[name]['test']:.2%}")
+    for row in found.get("shuffled_trigrams", []):
+        lines.append(f"trigrams, {row['kind']} {row['window']:<8}{row['test']:.2%}")
+    if "mutual_information" in found:
+        most = found["mutual_information"]["most"]
+        lines.append(
+            f"most informative token: {most['bits']:.3f} bits, position {most['position']}"
+        )
+    return lines
