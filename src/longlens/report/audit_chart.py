@@ -9,7 +9,7 @@ from longlens.report.svg import Line, line_chart, standalone
 
 
 def draw_audit(report: Mapping[str, Any], width: int = 640, height: int = 340) -> str:
-    """Test accuracy against receptive field as SVG: convolutions, global models, majority.
+    """Test accuracy against receptive field as SVG: convolutions, global models, chance.
 
     >>> row = dict(model="conv 3", receptive_field=3, test=0.4, deviation=None, seeds=1)
     >>> picture = draw_audit(dict(task="t", curve=[row], chance=0.1, points=[], length=64))
@@ -31,7 +31,7 @@ def draw_audit(report: Mapping[str, Any], width: int = 640, height: int = 340) -
             )
         )
     lines.append(
-        Line(f"majority: {100 * chance:.1f} %", [(x, 100 * chance) for x in ends], 6, hollow=True)
+        Line(f"chance: {100 * chance:.1f} %", [(x, 100 * chance) for x in ends], 6, hollow=True)
     )
     picture = line_chart(
         f"{report['task']}: test accuracy (%) against receptive field",
@@ -100,8 +100,9 @@ def audit_text(report: Mapping[str, Any]) -> str:
     if report.get("certificate"):
         proof = report["certificate"]
         lines.append(
-            f"certificate ({proof['method']}, {proof['orbits']} orbits): every {proof['kind']} "
-            f"model of range {proof['range']} is at or below {proof['accuracy_bound']:.1%}"
+            f"certificate ({proof['method']}, {proof['orbits']} orbits): no model of the "
+            f"{proof['kind']} kind and range {proof['range']} is expected above "
+            f"{proof['accuracy_bound']:.1%}"
         )
     lines.append(report["verdict"]["text"])
     return "\n".join(lines)

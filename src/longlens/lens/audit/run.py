@@ -83,7 +83,7 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
         _say(options, "diagnostics")
         report["diagnostics"] = diagnose(task, options.quick, length)
         save(report)
-    chance = _majority(task)
+    chance = _chance(task)
     typical = int(np.median(np.minimum(task["test"].lengths, longest)))
     records: dict[tuple[str, int | None, int], Report] = {}
     for seed in range(options.number_of_seeds):
@@ -168,10 +168,14 @@ def _options(options: AuditOptions, fields: list[int]) -> Report:
     }
 
 
-def _majority(task: Task) -> float:
-    """Test accuracy of the training split's most frequent class."""
+def _chance(task: Task) -> float:
+    """Test accuracy without looking: of the most frequent training class, or 1 / classes if more.
+
+    (Of balanced classes the majority is arbitrary, and may be the rarer one of the test split.)
+    """
+    assert task.spec.num_classes is not None
     most = int(np.bincount(task["train"].targets).argmax())
-    return float((task["test"].targets == most).mean())
+    return max(float((task["test"].targets == most).mean()), 1 / task.spec.num_classes)
 
 
 def _certificate(task: Task) -> Report | None:

@@ -31,7 +31,7 @@ def summarise(
     Args:
         points: with ``model`` (a name), ``receptive_field`` (None: global), ``seed``,
             ``validation`` and ``test`` (None where a run failed).
-        chance: accuracy without looking (the majority's).
+        chance: accuracy without looking at the input.
         test_size: examples of the test split.
         length: of a typical example.
     """
