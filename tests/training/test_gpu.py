@@ -9,7 +9,6 @@ import torch
 from longlens.assemble import train_run
 from longlens.assemble.run import run_folder
 from longlens.training import loop
-from longlens.training.engine import Engine
 from longlens.training.faults import Stopped
 from longlens.weights import load_tensors
 from tests.training.runs import outcome
@@ -61,18 +60,26 @@ def test_dropout_changes_from_replay_to_replay(on_gpu):
 
 @pytest.mark.parametrize("graphs", ["none", "step"])
 def test_a_step_never_waits_for_the_host(on_gpu, monkeypatch, graphs):
-    original = Engine.device_step
+    original = loop.Trainer.step
 
-    def strict(self, examples):
+    def strict(self):
+        if self.state.step < 40:  # compiling and capturing wait
+            return original(self)
         before = torch.cuda.get_sync_debug_mode()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            original(self, examples)
+            return original(self)
         finally:
             torch.cuda.set_sync_debug_mode(before)
 
-    monkeypatch.setattr(Engine, "device_step", strict)
-    assert train_run(on_gpu(graphs=graphs))["status"] == "finished"
+    monkeypatch.setattr(loop.Trainer, "step", strict)
+    assert train_run(on_gpu(graphs=graphs, steps=50))["steps"] == 50
+
+
+def test_captured_steps_of_a_program_for_any_length(on_gpu):
+    """Batch norm, a mask, programs that are compiled anew between captures."""
+    options = on_gpu(graphs="step", compile=True, shapes="any", norm="batch", buckets=4, steps=60)
+    assert train_run(options)["status"] == "finished"
 
 
 @pytest.mark.parametrize("graphs", ["none", "step"])

@@ -186,13 +186,13 @@ class Batches:
         device = self.device
         extras = {key: self._source.rows(key, index) for key in self.split.spec.extras}
         return Batch(
-            inputs=inputs.to(device, non_blocking=True),
-            targets=targets.to(device, non_blocking=True),
-            mask=None if mask is None else mask.to(device, non_blocking=True),
+            inputs=_sent(inputs, device),
+            targets=_sent(targets, device),
+            mask=None if mask is None else _sent(mask, device),
             index=torch.from_numpy(index.copy()),
             tokens=real,
             padded_tokens=len(index) * padded * (2 if self.split.spec.pair else 1),
-            extras={key: value.to(device, non_blocking=True) for key, value in extras.items()},
+            extras={key: _sent(value, device) for key, value in extras.items()},
         )
 
 
@@ -209,7 +209,7 @@ class _Source:
                 self.tensors[f"documents/{key}"] = _tensor(rows.whole()).to(device)
 
     def _index(self, index: Index) -> Tensor:
-        return torch.from_numpy(index).to(self.device, non_blocking=True)
+        return _sent(torch.from_numpy(index), self.device)
 
     def _take(self, key: str, rows: Rows, index: Index) -> Tensor:
         if key in self.tensors:
@@ -287,6 +287,17 @@ class _Source:
         lengths = np.minimum(self.split.documents.lengths[pairs], min(padded, length or padded))
         real = int(lengths.sum())
         return (None if real == lengths.size * padded else self.mask(lengths, padded)), real
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device, without waiting for what the device is doing.
+
+    A copy from ordinary memory may wait until the device's queue is empty; one from pinned memory
+    does not.
+    """
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def _tensor(array: Any) -> Tensor:

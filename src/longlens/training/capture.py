@@ -7,17 +7,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from longlens.training.examples import Examples
 
 WARM_UP = 3  # eager steps of a shape before it is captured: kernels get compiled and tuned
 
 
+def programs_compiled() -> int:
+    """How many programs torch.compile has made so far."""
+    return int(counters["stats"]["unique_graphs"])
+
+
 class CapturedStep:
     """Runs ``step`` eagerly for the first few times that a shape occurs, then replays its graph.
 
-    The eager calls are real steps, on the stream on which the graph is captured later, so nothing
-    is computed for nothing. Graphs of all shapes share one pool of memory.
+    The eager calls are real steps, on the tensors and the stream on which the graph is captured
+    later, so nothing is computed for nothing. Nothing may be compiled during a capture: it waits
+    until ``WARM_UP`` steps of the shape in a row went without. Graphs of all shapes share one pool
+    of memory.
 
     Args:
         step: works on the device alone; the same addresses every time, except for its argument.
@@ -27,8 +35,9 @@ class CapturedStep:
         self.step = step
         self.stream = torch.cuda.Stream()
         self.pool: Any = torch.cuda.graph_pool_handle()
-        self.seen: dict[object, int] = {}
-        self.graphs: dict[object, tuple[torch.cuda.CUDAGraph, Examples]] = {}
+        self.static: dict[object, Examples] = {}
+        self.calm: dict[object, int] = {}  # eager steps since the last compilation, by shape
+        self.graphs: dict[object, torch.cuda.CUDAGraph] = {}
 
     def __call__(self, examples: Examples) -> None:
         """Run one step."""
@@ -36,35 +45,41 @@ class CapturedStep:
             None if tensor is None else (tensor.shape, tensor.dtype)
             for tensor in examples.tensors().values()
         )
+        if key not in self.static:
+            self.static[key] = _copy(examples)
+            self.calm[key] = 0
+        else:
+            _fill(self.static[key], examples)
         if key not in self.graphs:
-            self.seen[key] = self.seen.get(key, 0) + 1
-            if self.seen[key] <= WARM_UP:
-                self.stream.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(self.stream):
-                    self.step(examples)
-                torch.cuda.current_stream().wait_stream(self.stream)
-                for tensor in examples.tensors().values():
-                    if tensor is not None:
-                        tensor.record_stream(self.stream)
+            if self.calm[key] < WARM_UP:
+                self._run_eagerly(key)
                 return
-            self.graphs[key] = self._capture(examples)
-        graph, static = self.graphs[key]
-        for target, source in zip(
-            static.tensors().values(), examples.tensors().values(), strict=True
-        ):
-            if isinstance(target, Tensor) and isinstance(source, Tensor):
-                target.copy_(source, non_blocking=True)
-        graph.replay()
+            self.graphs[key] = self._capture(self.static[key])
+        self.graphs[key].replay()
 
-    def _capture(self, examples: Examples) -> tuple[torch.cuda.CUDAGraph, Examples]:
-        static = Examples(
-            **{
-                name: None if tensor is None else tensor.clone()
-                for name, tensor in examples.tensors().items()
-            }  # type: ignore[arg-type]
-        )
+    def _run_eagerly(self, key: object) -> None:
+        before = programs_compiled()
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            self.step(self.static[key])
+        torch.cuda.current_stream().wait_stream(self.stream)
+        self.calm[key] = self.calm[key] + 1 if programs_compiled() == before else 0
+
+    def _capture(self, static: Examples) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             self.step(static)
-        return graph, static
+        return graph
+
+
+def _copy(examples: Examples) -> Examples:
+    tensors = {n: None if t is None else t.clone() for n, t in examples.tensors().items()}
+    return Examples(**tensors)  # type: ignore[arg-type]
+
+
+def _fill(static: Examples, examples: Examples) -> None:
+    pairs = zip(static.tensors().values(), examples.tensors().values(), strict=True)
+    for target, source in pairs:
+        if isinstance(target, Tensor) and isinstance(source, Tensor):
+            target.copy_(source, non_blocking=True)
