@@ -18,7 +18,7 @@ SHAPES = {
 
 
 def _ms(value: float) -> str:
-    return f"{value:.4g} ms"
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
 
 
 def _times(value: float) -> str:
@@ -97,7 +97,7 @@ def bench_conditions(bench: Bench) -> dict[str, str]:
 
 
 def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
-    """Time, and memory where it was measured: names and SVG pictures."""
+    """Time, as CUDA graphs where there are any, and memory: names and SVG pictures."""
     where = f" · {bench.rows[0]['hardware']}" if bench.rows[0].get("hardware") else ""
     if kind(bench) == "length":
         return list(_over_length(bench, where, width))
@@ -107,6 +107,11 @@ def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
         "decode": ("layer", "One decoded token, against softmax", "ratio_to_softmax"),
     }[kind(bench)]
     pictures, shape = [], SHAPES[kind(bench)]
+    if graphs := _by_shape(bench, series, "graph_ratio"):
+        axis = f"times as long as a CUDA graph, logarithmic{where}"
+        pictures.append(
+            ("graph", dot_chart(title, graphs, axis, shape, reference=1.0, width=width))
+        )
     if times := _by_shape(bench, series, reference):
         axis = f"times as long, logarithmic{where}"
         pictures.append(("time", dot_chart(title, times, axis, shape, reference=1.0, width=width)))

@@ -141,7 +141,8 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
         "x_label": experiment.x_label if experiment.kind == "curve" else "",
         "columns": experiment.columns,
         "extra": experiment.extra,
-        "rows": rows,
+        "rows": [row for row in rows if not _is_empty(row)],
+        "not_run": [row["name"] for row in rows if _is_empty(row)],
         "some_ours": any(row["ours"] for row in rows),
         "mixed": len({row["ours"] for row in rows}) > 1,
         "has_mean": any(row["mean"] for row in rows),
@@ -151,6 +152,12 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
         "conditions": _conditions(experiment),
         "failures": len(_failures([experiment])),
     }
+
+
+def _is_empty(row: dict[str, Any]) -> bool:
+    """Whether a row was declared, but neither run nor published."""
+    cells = any(c["ours"] or c["ran"] or c["published"] for c in row["cells"])
+    return not cells and all(value is None for value in row["extra"])
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
