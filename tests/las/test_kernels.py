@@ -9,6 +9,7 @@ from longlens.ops.las import las_attention_packed, las_attention_varlen
 from longlens.ops.las.api import explain, kernel_refusal
 from longlens.ops.las.call import make_call
 from longlens.ops.las.decay import fold
+from longlens.ops.las.decode import LaSCache
 from longlens.ops.las.fused import folded_inputs
 from longlens.ops.las.parts import fold_square
 from longlens.ops.las.smoothing import pool_values
@@ -280,3 +281,26 @@ def test_two_triangles_pass_opcheck():
     q, k, v = (torch.randn(1, 2, 40, 16, requires_grad=True) for _ in range(3))
     alpha = decay_rates(2, 0.1).requires_grad_()
     torch.library.opcheck(las_mirrored, (q, k, v, alpha, 0.25))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kv_heads, chunk", [(1, None), (2, None), (6, 50)])
+@pytest.mark.parametrize("n", [1, 70, 600])
+def test_decoding_by_kernels(n, kv_heads, chunk, dtype):
+    k, v = (torch.randn(2, kv_heads, n, 24, dtype=dtype) for _ in range(2))
+    mask = torch.arange(n) < torch.tensor([n, max(1, n // 3)])[:, None] if n != 70 else None
+    cache = LaSCache(k, v, window=5, chunk=chunk, key_mask=mask)
+    cache.append(k[:, :, :1], v[:, :, :1])
+    query = torch.randn(2, 6, 1, 24, dtype=dtype)
+    alpha = decay_rates(6, 0.1)
+    found = cache.attend(query, alpha=alpha, impl="triton")
+    tolerance = 1e-5 if dtype == torch.float32 else 5e-3
+    torch.testing.assert_close(
+        found, cache.attend(query, alpha=alpha), rtol=tolerance, atol=tolerance
+    )
+
+
+def test_decoding_kernels_refuse_gradients():
+    cache = LaSCache(torch.randn(1, 1, 5, 16), torch.randn(1, 1, 5, 16))
+    with pytest.raises(ValueError, match="no gradient"):
+        cache.attend(torch.randn(1, 1, 1, 16, requires_grad=True), impl="triton")

@@ -317,3 +317,22 @@ def test_easier_sets_are_mixed_into_training_alone(run_options, tmp_path):
     assert record["status"] == "finished"
     curves = list(read_curves(run_folder(options)))
     assert curves[0]["epoch"] == round(2 / 16, 4)  # 96 examples, not 32
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # inductor's own
+def test_one_compiled_block_serves_all(run_options):
+    """The same weights within rounding, and one program instead of one a block."""
+    from torch._dynamo.utils import counters
+
+    common = dict(depth=4, dropout=0.0, compile=True, buckets=1, steps=4)
+    torch._dynamo.reset()
+    counters.clear()
+    whole = train_run(run_options(**common, name="whole"))
+    torch._dynamo.reset()
+    counters.clear()
+    blocks = train_run(run_options(**common, name="blocks", compile_blocks=True))
+    assert counters["stats"]["unique_graphs"] <= 4  # training, evaluation; not times four blocks
+    assert blocks["metrics"]["test"]["loss"] == pytest.approx(
+        whole["metrics"]["test"]["loss"], rel=1e-4
+    )

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from longlens.cli.bench import auto_device, auto_dtype, write_rows
 from longlens.cli.measure import captured, side_by_side
 from longlens.layers.attention import LaSAttention, SoftmaxAttention
+from longlens.ops.las.triton import why_not
 from longlens.training.provenance import provenance
 
 LAYER_SHAPES = {"cuda": "50,1024,256,8 4,8192,1024,16", "cpu": "1,1024,256,8 1,4096,256,8"}
@@ -133,12 +134,14 @@ def decode(
     origin = origin_of(target, kind)
     rows: list[dict[str, Any]] = []
     for B, L, dim, heads, kv in _shapes(shapes, "B,prompt,dim,heads,key heads"):
-        works = {}
-        for name, module in {
-            "softmax": SoftmaxAttention(dim, heads, num_kv_heads=kv),
-            "LaS": LaSAttention(dim, heads, num_kv_heads=kv, window=window),
-        }.items():
-            works[name] = _tokens(module.to(target, kind), B, L, steps)
+        common: dict[str, Any] = dict(num_kv_heads=kv)
+        layers = {
+            "softmax": SoftmaxAttention(dim, heads, **common),
+            "LaS": LaSAttention(dim, heads, window=window, **common),
+        }
+        if why_not(target, kind, dim // heads) is None:
+            layers["LaS, Triton"] = LaSAttention(dim, heads, window=window, impl="triton", **common)
+        works = {name: _tokens(m.to(target, kind), B, L, steps) for name, m in layers.items()}
         times = side_by_side(works, target, seconds)
         cache = 2 * B * kv * L * (dim // heads) * kind.itemsize
         for name, ms in times.items():
@@ -152,7 +155,7 @@ def decode(
             }
             rows.append(row | origin)
             print(
-                f"{row['shape']:<22}{name:<10}{row['token_ms']:>9.4f} ms a token"
+                f"{row['shape']:<22}{name:<12}{row['token_ms']:>9.4f} ms a token"
                 f"{row['ratio_to_softmax']:>8.3f} x{row['cache_gb_per_s']:>9.0f} GB/s of cache"
             )
         if output is not None:

@@ -247,7 +247,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
             state = self._cache(k, v, None)
         else:
             state.append(k, v)
-        y = state.attend(q, alpha=self.rates()[0])
+        y = state.attend(q, alpha=self.rates()[0], impl=self.impl)
         return self._output(y)[:, 0], state
 
     def _check_state(self, state: LaSCache) -> None:

@@ -5,6 +5,7 @@ Losses, gradient norms and faults add up in device memory until the loop reads t
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -93,6 +94,12 @@ class Engine:
         how: dict[str, Any] = {"dynamic": None if self.options.shapes == "any" else False}
         if self.graphs == "inductor":
             how["mode"] = "reduce-overhead"
+        if self.options.compile_blocks:
+            # the compiler itself looks at the .grad of a block's input
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+            for block in self.job.units:
+                block.compile(**how)
+            return
         self._losses = torch.compile(self._loss_and_sums, **how)
         self.forward = torch.compile(self._outputs, **how)
 

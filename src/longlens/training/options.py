@@ -154,6 +154,9 @@ class TrainOptions:
     """One of auto, float32 and bfloat16 (autocast); auto: bfloat16 on cuda."""
     compile: bool | None = None
     """Use torch.compile; None: on cuda only."""
+    compile_blocks: bool = False
+    """Compile one block of the model and use it for all of them: starts much sooner, but what lies
+    between blocks is not fused."""
     graphs: str = "auto"
     """CUDA graphs: none, step (capture whole steps) or inductor (torch.compile's own); auto: step
     in a single process on cuda."""

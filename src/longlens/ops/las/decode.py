@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from longlens.ops.las.checks import check_reading
 from longlens.ops.las.smoothing import pool_values
+from longlens.ops.las.triton import why_not
+from longlens.ops.las.triton.decode_op import decode_attention
 
 
 class LaSCache:
@@ -124,13 +126,21 @@ class LaSCache:
         return (total / count.clamp(min=1)).to(raw.dtype)
 
     def attend(
-        self, query: Tensor, *, alpha: Tensor | None = None, scale: float | None = None
+        self,
+        query: Tensor,
+        *,
+        alpha: Tensor | None = None,
+        scale: float | None = None,
+        impl: str = "auto",
     ) -> Tensor:
         """Attention of the newest token's query (B, Hq, 1, D) over the cache: (B, Hq, 1, Dv).
 
         Key heads are shared by reshaping the query, so the cache is read once, unrepeated.
+        ``impl="triton"`` takes kernels without gradients that share out long caches.
         """
         n = self.length
+        if impl == "triton":
+            return self._attend_fused(query, alpha, scale)
         B, heads, _, D = query.shape
         kv_heads = self._key.shape[1]
         key, pooled = self._key[:, :, :n], self._pooled[:, :, :n]
@@ -141,11 +151,29 @@ class LaSCache:
             age = torch.arange(n - 1, -1, -1, device=query.device)
             rate = alpha.to(scores.dtype).view(kv_heads, -1, 1)
             scores = scores * torch.exp(-rate * age)
-        if not self._every or self.chunk is not None:
-            visible = self._real[:, :n] & self._same_block(self.tokens - 1, n)
+        if (visible := self._visible()) is not None:
             scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
         weights = scores.softmax(-1).to(pooled.dtype)
         return (weights @ pooled).reshape(B, heads, 1, -1)
+
+    def _visible(self) -> Tensor | None:
+        """Which stored keys the newest token sees, (B, length); None: all."""
+        if self._every and self.chunk is None:
+            return None
+        return self._real[:, : self.length] & self._same_block(self.tokens - 1, self.length)
+
+    def _attend_fused(self, query: Tensor, alpha: Tensor | None, scale: float | None) -> Tensor:
+        D, width = query.shape[3], self._pooled.shape[3]
+        reason = why_not(query.device, query.dtype, max(D, width))
+        tensors = [query, self._key, self._pooled, *([] if alpha is None else [alpha])]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            reason = "the decoding kernels have no gradient; use torch.no_grad()"
+        if reason is not None:
+            raise ValueError(f"impl='triton' is not possible: {reason}; use 'auto'")
+        return decode_attention(
+            query, self._key[:, :, : self.length], self._pooled[:, :, : self.length], alpha=alpha,
+            mask=self._visible(), scale=D**-0.5 if scale is None else scale,
+        )  # fmt: skip
 
 
 def _align_right(key: Tensor, value: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
