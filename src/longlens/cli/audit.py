@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from longlens.cli.words import command_line
+
 EPILOG = """examples:
   longlens audit listops --quick                       two CPU cores, five minutes
   longlens audit image --budget 4m --fields 5,17,61,257,global --seeds 3
@@ -130,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     output = Path(args.output or f"results/audit_{args.task}.json")
     plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
-    command = "longlens audit " + " ".join(sys.argv[2:] if argv is None else argv)
+    command = command_line("audit", sys.argv[2:] if argv is None else argv)
 
     def save(report: dict[str, Any]) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)

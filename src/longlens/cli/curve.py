@@ -11,6 +11,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from longlens.cli.words import command_line
+
 EPILOG = """examples:
   longlens curve runs/listops-las-0-5e1cd8ed --context 64,128,256,512
   longlens curve runs/listops-las-0-5e1cd8ed runs/listops-s4d-0-91ad33c0 --examples 1000,5000,25000
@@ -103,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     short = axis.key.rpartition(".")[2]
     output = Path(args.output or f"results/curve_{folders[0].name}_{short}.json")
     plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
-    command = "longlens curve " + " ".join(sys.argv[2:] if argv is None else argv)
+    command = command_line("curve", sys.argv[2:] if argv is None else argv)
 
     def save(report: dict[str, Any]) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
