@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from longlens.report.audit_chart import draw_audit
 from longlens.report.bench import bench_pictures
 from longlens.report.figures import overview
 from longlens.report.formats import BLOCK, update_blocks, write_tables
@@ -113,6 +114,9 @@ def pictures(results: Results) -> Iterator[tuple[str, str]]:
     for bench in results.benches:
         for name, picture in bench_pictures(bench, WIDTH):
             yield f"{bench.name}_{name}.svg", standalone(picture)
+    for measurement in results.measurements:
+        if measurement.kind == "audit" and measurement.values.get("curve"):
+            yield f"{measurement.name}.svg", draw_audit(measurement.values)
 
 
 def _update(path: Path) -> None:
