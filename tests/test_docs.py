@@ -12,7 +12,7 @@ import torch
 import longlens
 
 ROOT = Path(__file__).parent.parent
-KERNELS = ("forward", "backward", "prologue")  # need triton, and hold no examples
+KERNELS = ("forward", "backward", "prologue", "mirror", "decode")  # need triton; no examples
 MODULES = sorted(
     m.name
     for m in pkgutil.walk_packages(longlens.__path__, "longlens.")
