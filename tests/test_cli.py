@@ -71,6 +71,8 @@ def test_demo_trains_both_and_prints_a_table(capsys, tmp_path):
     for mixer in ("softmax", "las"):
         folder = tmp_path / "demo" / mixer
         assert f"record: {folder}" in out and (folder / "record.json").exists()
+    page = tmp_path / "demo" / "report.html"
+    assert f"{page}:" in out and "las" in page.read_text()
     assert main(["demo", *words]) == 0  # and again, over the old records
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from longlens.assemble import train_run
 from longlens.assemble.run import run_folder
+from longlens.cli import report
 from longlens.tasks import import_arrays
 from longlens.training.options import TrainOptions
 from longlens.training.records import RECORD
@@ -120,6 +121,8 @@ def main(argv: Sequence[str]) -> int:
     print("of the scores and an average over five positions, nothing that is learned.")
     for record in records.values():
         print(f"record: {folder / record['name']}{os.sep}")
+    page = folder / "report.html"
+    report.main([str(folder), "--title", "longlens demo", "-o", str(page)])
     return 0
 
 
