@@ -60,9 +60,9 @@ def _row(
 
 
 MINUTES: dict[str, Cell] = {
-    "ListOps": dict(dim=128, batch_size=100, lr=2e-3, mixer_options={"num_heads": 4}),
+    "ListOps": dict(dim=128, batch_size=100, mixer_options={"num_heads": 4}),
     "Image": dict(
-        dim=192, batch_size=64, lr=1e-3, weight_decay=0.05, mixer_options={"num_heads": 3},
+        dim=192, batch_size=64, weight_decay=0.05, mixer_options={"num_heads": 3},
         augment_options={"policy": False, "shift": 0.125},
     ),
     "Pathfinder": dict(batch_size=128, mixer_options={"num_heads": 2}),
