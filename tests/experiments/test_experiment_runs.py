@@ -181,7 +181,7 @@ def test_a_quick_run_keeps_mixer_and_protocol(tmp_path):
         (["table2", "--only", "LsA"], "matches no row and no column"),
         (["table7", "--seeds", "0"], "seeds must be 1 or more"),
         (["table7", "--set", "lrr=1"], "'lrr' is no option of longlens train; did you mean 'lr'"),
-        (["table7", "--set", "lr"], "--set takes key=value"),
+        (["table7", "--set", "lr"], "--set takes KEY=VALUE"),
         (["table7", "--set", "seed=3"], "--set cannot change 'seed'"),
         (["table7", "--set", "lr=-1"], "Vanilla Attention, Select: lr must be 0 or more"),
         (["table7", "--budget", "soon"], "soon"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from longlens.cli.words import command_line
+from longlens.cli.words import command_line, key_values
 
 EPILOG = """examples:
   longlens audit listops --quick                       two CPU cores, five minutes
@@ -53,24 +52,6 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def pairs(words: Sequence[str], option: str) -> dict[str, Any]:
-    """Read KEY=VALUE words; values are JSON where they can be.
-
-    >>> pairs(["distance=512", "inner=listops"], "data")
-    {'distance': 512, 'inner': 'listops'}
-    """
-    found: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not key or not equals:
-            raise ValueError(f"{option} must be KEY=VALUE, got {word!r}")
-        try:
-            found[key] = json.loads(value)
-        except ValueError:
-            found[key] = value
-    return found
-
-
 def by_mixer(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Sort MIXER.KEY by mixer.
 
@@ -112,13 +93,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     fields, with_global = read_fields(args.fields)
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
-    training = checked(pairs(args.training, "set"))
+    training = checked(key_values(args.training, "--set"))
     options = AuditOptions(
         task=args.task,
-        task_options=pairs(args.data, "data"),
+        task_options=key_values(args.data, "--data"),
         fields=fields,
         mixers=mixers,
-        mixer_options=by_mixer(pairs(args.mixer_option, "mixer-option")),
+        mixer_options=by_mixer(key_values(args.mixer_option, "--mixer-option")),
         seeds=args.seeds,
         budget=args.budget,
         steps=args.steps,

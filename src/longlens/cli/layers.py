@@ -8,10 +8,9 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from longlens.models.aspects import Description
+from longlens.models.aspects import ASPECTS, Description
 
 COLUMNS = {
     "key": "key",
@@ -19,14 +18,7 @@ COLUMNS = {
     "direction": "direction",
     "steps": "step",
     "parameters": "parameters",
-    "decaying": "decay",
-    "regularized": "R",
-    "special_init": "U.I",
-    "stable": "S",
-    "gating": "G",
-    "complex": "C",
-    "normalized": "N",
-    "non_recurrent": "non-rec",
+    **ASPECTS,
     "paper": "paper",
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from longlens.cli.train import parse
+from longlens.cli.words import key_values
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
 from longlens.experiments.cells import Cell, read_table
@@ -115,20 +116,8 @@ def read_cells(table: str, runs: str) -> list[Cell]:
 
 
 def read_changes(words: Iterable[str]) -> dict[str, Any]:
-    """Options from ``key=value``; a value is JSON, else text.
-
-    >>> read_changes(["lr=1e-3", "mixer_options.window=5", "graphs=step"])
-    {'lr': 0.001, 'mixer_options.window': 5, 'graphs': 'step'}
-    """
-    found: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--set takes key=value, got {word!r}")
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = text
+    """The options of ``--set`` for every run of an experiment."""
+    found = key_values(words, "--set")
     check_names(found)
     for name in found:
         if name in ("seed", "runs", "name", "task"):

@@ -1,13 +1,33 @@
-"""The words of a command, as a result keeps them."""
+"""The words of a command: KEY=VALUE, and a command as a result keeps it."""
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 # Where files lie says nothing about a result; each takes a value but the flags.
 PLACES = ("--runs", "--root", "--output", "--plot")
 FLAGS = ("--quiet",)
+
+
+def key_values(words: Iterable[str], option: str) -> dict[str, Any]:
+    """Read the KEY=VALUE words of an option; a value is JSON, else text.
+
+    >>> key_values(["lr=1e-3", "mixer_options.window=5", "inner=listops"], "--set")
+    {'lr': 0.001, 'mixer_options.window': 5, 'inner': 'listops'}
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not name or not equals:
+            raise ValueError(f"{option} takes KEY=VALUE, got {word!r}")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
 
 
 def command_line(command: str, words: Sequence[str]) -> str:

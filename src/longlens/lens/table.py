@@ -7,19 +7,9 @@ from collections.abc import Sequence
 from longlens.lens.look import View
 from longlens.lens.pictures import main_view
 from longlens.lens.subjects import Subject
-from longlens.models.aspects import describe
+from longlens.models.aspects import ASPECTS, describe
 
 MEASURES = ("decay", "R²", "half", "90 %", "variation", "centroid", "entropy")
-ASPECTS = {
-    "decaying": "decay",
-    "regularized": "R",
-    "special_init": "U.I",
-    "stable": "S",
-    "gating": "G",
-    "complex": "C",
-    "normalized": "N",
-    "non_recurrent": "non-rec",
-}
 
 
 def _number(value: float | None, form: str = ".3g") -> str:

@@ -18,6 +18,17 @@ from longlens.layers.base import Aspects
 from longlens.layers.registry import MIXERS, Lazy, build, options_of
 from longlens.models.count import OperationCounter, parameter_count
 
+ASPECTS = {  # fields of a Description, and their short names in tables
+    "decaying": "decay",
+    "regularized": "R",
+    "special_init": "U.I",
+    "stable": "S",
+    "gating": "G",
+    "complex": "C",
+    "normalized": "N",
+    "non_recurrent": "non-rec",
+}
+
 
 @dataclass(frozen=True)
 class Description:
