@@ -149,21 +149,21 @@ def test_compiled_steps_compute_the_same(run_options, shapes):
 
 def test_a_budget_fixes_the_steps_and_keeps_them(run_options, monkeypatch):
     options = run_options(budget="10m", steps=None, evaluate_every=None)
-    original = loop.time_steps
+    original = rehearse.time_steps
 
     def slow(*arguments):  # real rehearsals, but a result that does not depend on the machine
         timing = original(*arguments)
         assert min(timing.step, timing.evaluation, timing.final) > 0
         return Timing(step=60.0, evaluation=1.0, final=2.0)
 
-    monkeypatch.setattr(loop, "time_steps", slow)
+    monkeypatch.setattr(rehearse, "time_steps", slow)
     monkeypatch.setattr(loop.Trainer, "_evaluate_if_due", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train_run(options)
     saved = checkpoint.load(run_folder(options) / "checkpoints")
     assert saved.facts["step"] == 0 and saved.facts["state"]["total"] in (7, 8, 9)
     monkeypatch.undo()
-    monkeypatch.setattr(loop, "time_steps", None)  # would fail if it were timed again
+    monkeypatch.setattr(rehearse, "time_steps", None)  # would fail if it were timed again
     record = train_run(options)
     assert record["steps"] == record["total_steps"] == saved.facts["state"]["total"]
     # the rehearsal left no trace: the same number of steps, given, ends the same

@@ -7,7 +7,6 @@ moment and started again from its last checkpoint computes what it would have co
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -38,7 +37,7 @@ from longlens.training.options import TrainOptions
 from longlens.training.progress import Meter, Progress
 from longlens.training.randomness import key, seed_everything
 from longlens.training.records import CHECKPOINTS, Record
-from longlens.training.rehearse import rows_that_fit, time_steps
+from longlens.training.rehearse import choose_micro_batch, choose_steps
 from longlens.training.resume import check_same_run
 from longlens.weights import save_tensors
 
@@ -164,31 +163,19 @@ class Trainer:
 
     def _fix_length(self) -> None:
         """Decide how many rows are computed at once and how many steps there are, for good."""
-        options, state = self.options, self.state
-        share = options.batch_size // self.ranks.world_size * self.job.prepare.rows_per_example
+        state = self.state
 
         def examples(batch: Batch) -> Examples:
             return self._examples(batch, 0)
 
-        if options.micro_batch == "auto":
-            state.micro_batch = rows_that_fit(self.engine, examples, share)
+        state.micro_batch = self.engine.micro_batch = choose_micro_batch(self.engine, examples)
+        if self.options.micro_batch == "auto":
             self._event("micro_batch", rows=state.micro_batch)
-        else:
-            state.micro_batch = min(int(options.micro_batch or share), share)
-        self.engine.micro_batch = state.micro_batch
-        if options.steps is not None:
-            state.total = options.steps
-        elif options.budget is not None:
-            timing = time_steps(self.engine, examples, self.evaluation_rows)
-            spent = time.perf_counter() - self.started
-            steps = budget.steps_that_fit(
-                budget.seconds(options.budget), spent, timing, options.evaluate_every,
-                self.epoch_steps,
-            )  # fmt: skip
-            state.total = int(self.ranks.same(steps))
-            self._event("budget", steps=state.total, spent=spent, timing=asdict(timing))
-        else:
-            state.total = max(1, math.ceil((options.epochs or 10.0) * self.epoch_steps))
+        state.total, measured = choose_steps(
+            self.engine, examples, self.epoch_steps, self.evaluation_rows, self.started
+        )
+        if measured is not None:
+            self._event("budget", steps=state.total, **measured)
 
     def begin(self) -> None:
         """Take up the last checkpoint or the beginning, and set up what follows from it."""

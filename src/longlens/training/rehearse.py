@@ -1,15 +1,19 @@
-"""Before the first step: how many rows fit into memory, and how long a step takes.
+"""Before the first step: how many rows are computed at once, and how many steps there will be.
 
-Both take real steps on real batches and undo them.
+What has to be measured for that, memory and time, takes real steps on real batches and undoes them.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
 
 import torch
 
+from longlens.training import budget
 from longlens.training.budget import Timing
 from longlens.training.engine import Engine
 from longlens.training.evaluate import evaluate
@@ -17,6 +21,40 @@ from longlens.training.examples import Batch, Batches, Examples
 from longlens.training.faults import TrainingError, largest_that_fits, out_of_memory
 
 MakeExamples = Callable[[Batch], Examples]
+
+
+def choose_micro_batch(engine: Engine, examples: MakeExamples) -> int:
+    """Rows that a rank computes at once: as the options say, or the most that fit."""
+    options, job = engine.options, engine.job
+    share = options.batch_size // engine.ranks.world_size * job.prepare.rows_per_example
+    if options.micro_batch == "auto":
+        return rows_that_fit(engine, examples, share)
+    return min(int(options.micro_batch or share), share)
+
+
+def choose_steps(
+    engine: Engine, examples: MakeExamples, epoch: int, evaluation_rows: int, started: float
+) -> tuple[int, dict[str, Any] | None]:
+    """The number of steps, and for a budget what was measured to find it.
+
+    Args:
+        engine: with its micro-batch set.
+        examples: makes a step's examples of a batch.
+        epoch: steps of an epoch.
+        evaluation_rows: of an evaluation batch.
+        started: ``time.perf_counter()`` when the command began.
+    """
+    options = engine.options
+    if options.steps is not None:
+        return options.steps, None
+    if options.budget is None:
+        return max(1, math.ceil((options.epochs or 10.0) * epoch)), None
+    timing = time_steps(engine, examples, evaluation_rows)
+    spent = time.perf_counter() - started
+    steps = budget.steps_that_fit(
+        budget.seconds(options.budget), spent, timing, options.evaluate_every, epoch
+    )
+    return int(engine.ranks.same(steps)), {"spent": spent, "timing": asdict(timing)}
 
 
 def rows_that_fit(engine: Engine, examples: MakeExamples, share: int) -> int:
