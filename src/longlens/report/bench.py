@@ -108,7 +108,7 @@ def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
     }[kind(bench)]
     pictures, shape = [], SHAPES[kind(bench)]
     if graphs := _by_shape(bench, series, "graph_ratio"):
-        axis = f"times as long as a CUDA graph, logarithmic{where}"
+        axis = f"times as long, replayed as CUDA graphs, logarithmic{where}"
         pictures.append(
             ("graph", dot_chart(title, graphs, axis, shape, reference=1.0, width=width))
         )

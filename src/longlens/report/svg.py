@@ -54,15 +54,19 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 def log_ticks(low: float, high: float, most: int = 8) -> list[float]:
     """1, 2, 5, 10 … between ``low`` and ``high``, or whole powers of ten where those are many.
 
+    Where fewer than three of them lie between, round numbers at even distances.
+
     >>> log_ticks(0.9, 60), log_ticks(1, 10**6, 4)
     ([1.0, 2.0, 5.0, 10.0, 20.0, 50.0], [1.0, 100.0, 10000.0, 1000000.0])
+    >>> log_ticks(0.97, 1.32)
+    [1.0, 1.1, 1.2, 1.3]
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for digits, every in (((1, 2, 5), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
         marks = [d * 10.0**e for e in range(first, last + 1, every) for d in digits]
         marks = [mark for mark in marks if low * (1 - 1e-9) <= mark <= high * (1 + 1e-9)]
         if len(marks) <= most:
-            return marks
+            return marks if len(marks) > 2 else ticks(low, high)
     return marks
 
 
