@@ -50,9 +50,10 @@ def length(
         target, kind
     )
     rows: list[dict[str, Any]] = []
-    for number, word in enumerate((lengths or LENGTHS[target.type]).split()):
-        if not word.isdigit() or int(word) < 1:
-            raise ValueError(f"lengths must be positive integers, got {word!r}")
+    words = (lengths or LENGTHS[target.type]).split()
+    if wrong := [word for word in words if not word.isdigit() or int(word) < 1]:
+        raise ValueError(f"lengths must be positive integers, got {wrong[0]!r}")
+    for number, word in enumerate(words):
         x = torch.randn(1, int(word), layer.dim, device=target, dtype=kind, requires_grad=True)
         grad = torch.randn_like(x)
 
