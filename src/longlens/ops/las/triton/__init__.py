@@ -1,8 +1,11 @@
 """Fused GPU kernels of LaS attention, written in Triton.
 
 - `prologue`: one pass that rotates and scales queries and keys and pools values, before SDPA
+- `mirror`: passes around two-sided decay as one causal call over two triangles
 - `forward`, `backward`: attention itself, for what SDPA serves badly or not at all
-- `op`: both as PyTorch operators with gradients, without importing triton before it is needed
+- `decode`: one query over a long cache
+
+`*_op` launch them, as PyTorch operators where they have gradients, and import triton only then.
 """
 
 from __future__ import annotations
