@@ -30,9 +30,15 @@ class ModelConfig:
     depth: int = 4
     """Number of blocks."""
     vocab_size: int | None = None
-    """Tokens in, an embedding; None: real values in, a linear map."""
+    """Tokens in, an embedding (but see ``numbers``); None: real values in, a linear map."""
     input_dim: int = 1
     """Width of real-valued input (B, L, input_dim); not used for tokens."""
+    numbers: bool = False
+    """Tokens 0 … vocab_size-1 are brightnesses or the like: real values from -2 to 2 in, a linear
+    map."""
+    input_frequencies: int = 0
+    """Real values also come as sines and cosines of π/4, π/2, π, … times them, this many: the first
+    mixer then sees more than a straight line of values."""
     max_length: int = 1024
     """The longest sequence; passed to mixers and positions that have a limit."""
     positions: str = "none"

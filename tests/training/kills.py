@@ -22,7 +22,8 @@ from tests.training.runs import outcome, tiny
 VARIANTS = (
     {},
     {"mixer": "s4d", "mixer_options": {}, "norm": "batch", "ema": 0.0, "protocol": "denoise"},
-    {"micro_batch": 2, "schedule": "plateau", "patience": 2, "checkpoint_seconds": 0.2},
+    {"micro_batch": 2, "schedule": "plateau", "patience": 2, "checkpoint_seconds": 0.2,
+     "optimizer": "muon"},
     {"protocol": "pretrain", "pretrain_steps": 6, "steps": 12},
     {"task": "cumsum", "task_options": {"length": 32, "train": 60, "validation": 12, "test": 12},
      "length": None, "mixer": "lru", "mixer_options": {}, "log_every": 5},

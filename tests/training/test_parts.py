@@ -1,12 +1,15 @@
 """The parts of the loop on their own: weights at rest, objectives, optimiser, budgets."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from longlens.assemble.build import model_config
+from longlens.tasks import Spec
 from longlens.training import budget
 from longlens.training.evaluate import _add_groups
 from longlens.training.examples import Examples, fill_rows, next_tokens
@@ -216,6 +219,7 @@ def test_next_tokens_leave_out_padding():
         ({"micro_batch": "big"}, "micro_batch must be"),
         ({"beta2": 1.0}, "beta2"),
         ({"lr": -1.0}, "lr must be 0 or more"),
+        ({"optimizer": "sgd"}, "optimizer must be one of adamw, muon"),
     ],
 )
 def test_wrong_options_are_named(wrong, message):
@@ -230,6 +234,20 @@ def test_the_name_depends_on_what_is_computed_alone():
     )
     assert options.default_name() != TrainOptions(steps=6).default_name()
     assert options.default_name().startswith("listops-las-0-")
+
+
+def test_pixels_are_numbers_unless_tokens_are_hidden():
+    spec = Spec(kind="classification", inputs="tokens", max_length=64, vocab_size=256,
+                num_classes=10, image=(8, 8), encoding="pixels")  # fmt: skip
+    assert model_config(TrainOptions(), spec).numbers
+    assert not model_config(TrainOptions(pixels="tokens"), spec).numbers
+    assert not model_config(TrainOptions(protocol="denoise"), spec).numbers
+    with pytest.raises(ValueError, match="'denoise' hides tokens: pixels must be tokens"):
+        model_config(TrainOptions(protocol="denoise", pixels="numbers"), spec)
+    words = replace(spec, encoding="bytes", image=None)
+    assert not model_config(TrainOptions(), words).numbers
+    with pytest.raises(ValueError, match="pixels=numbers is for images, but listops has none"):
+        model_config(TrainOptions(pixels="numbers"), words)
 
 
 def test_accuracy_by_group_leaves_arrays_out():

@@ -75,6 +75,12 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
         values["second_head"] = True
     if spec.vocab_size is not None:
         values["vocab_size"] = spec.vocab_size + hides  # the last one stands for a hidden token
+    if spec.encoding == "pixels":
+        values["numbers"] = options.pixels == "numbers" or (options.pixels == "auto" and not hides)
+        if values["numbers"] and hides:
+            raise ValueError(f"protocol {options.protocol!r} hides tokens: pixels must be tokens")
+    elif options.pixels == "numbers":
+        raise ValueError(f"pixels=numbers is for images, but {options.task} has none")
     if spec.channels is not None:
         values["input_dim"] = spec.channels
     return ModelConfig(**values)

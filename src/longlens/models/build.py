@@ -68,6 +68,8 @@ def build_head(config: ModelConfig, encoding: InputEncoding) -> nn.Module:
     if config.head in ("language", "denoising"):
         if config.vocab_size is None:
             raise ValueError(f"head={config.head!r} predicts tokens: vocab_size must not be None")
+        if config.numbers and config.tie_embeddings:
+            raise ValueError("tie_embeddings needs an embedding, but numbers=True has none")
         weight = encoding.encode.weight if config.tie_embeddings else None
         assert weight is None or isinstance(weight, nn.Parameter)
         return TokenHead(config.dim, config.vocab_size, weight=weight)
@@ -117,6 +119,8 @@ class Model(Pretrained):
             config.dim,
             vocab_size=config.vocab_size,
             input_dim=config.input_dim,
+            input_frequencies=config.input_frequencies,
+            numbers=config.numbers,
             positions=config.positions,
             max_length=config.max_length,
             cls=cls,

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from longlens.training import distributed
 from longlens.training.distributed import Ranks
@@ -76,9 +76,12 @@ class Engine:
             lr=options.lr,
             weight_decay=options.weight_decay,
             decay_vectors=options.decay_vectors,
+            muon=self._matrices() if options.optimizer == "muon" else (),
         )
         self.module = distributed.distribute(job.model, self.ranks, options.parallel, job.units)
         self.sharded = self.ranks.world_size > 1 and options.parallel == "fsdp"
+        if self.sharded and options.optimizer == "muon":
+            raise ValueError("optimizer=muon needs whole matrices; with parallel=fsdp use adamw")
         named = dict(job.model.named_parameters())  # FSDP has replaced the parameters
         self.parameters = [named[name] for group in groups for name in group["names"]]
         for group in groups:
@@ -87,6 +90,12 @@ class Engine:
         betas = (options.beta1, options.beta2)
         self.optimizer = Optimizer(groups, betas, capturable=self.device.type == "cuda")
         self.average = [t.detach().clone() for t in self.optimizer.tensors] if options.ema else []
+
+    def _matrices(self) -> set[str]:
+        """Names of the linear maps inside the blocks: what Muon is for."""
+        linear = (m for unit in self.job.units for m in unit.modules() if type(m) is nn.Linear)
+        own = {id(module.weight) for module in linear}
+        return {name for name, p in self.job.model.named_parameters() if id(p) in own}
 
     def _compile(self) -> None:
         lengths = {*self.job.train.shapes, *self.job.validation.shapes}

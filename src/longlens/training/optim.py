@@ -1,14 +1,16 @@
-"""AdamW in groups, learning-rate schedules, and an average of the weights."""
+"""AdamW and Muon in groups, learning-rate schedules, and an average of the weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from longlens.training.muon import Muon
 
 
 def parameter_groups(
@@ -18,31 +20,37 @@ def parameter_groups(
     lr: float,
     weight_decay: float,
     decay_vectors: bool = False,
+    muon: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """Group parameters by learning rate and weight decay.
+    """Group parameters by learning rate, weight decay and who updates them.
 
     A parameter that ``hints`` name (state-space parameters, see ``longlens.layers.base``) has its
     own learning rate and decay; of the others, vectors (biases, norms) are not decayed unless
-    ``decay_vectors``.
+    ``decay_vectors``. Those named by ``muon`` and not by ``hints`` are for Muon.
 
     Returns:
-        groups with ``names``, ``params``, ``base_lr`` and ``weight_decay``.
+        groups with ``names``, ``params``, ``base_lr``, ``weight_decay`` and ``muon``.
 
     >>> layer = nn.Linear(2, 2)
     >>> groups = parameter_groups(layer.named_parameters(), lr=0.1, weight_decay=0.01)
     >>> [(g["names"], g["weight_decay"]) for g in groups]
     [(['weight'], 0.01), (['bias'], 0.0)]
     """
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    groups: dict[tuple[float, float, bool], dict[str, Any]] = {}
     for name, parameter in named:
         if not parameter.requires_grad:
             continue
         own = (hints or {}).get(name, {})
         decays = weight_decay if parameter.dim() > 1 or decay_vectors else 0.0
         rate, decay = own.get("lr", lr), own.get("weight_decay", decays)
+        by_muon = name in muon and not own
         group = groups.setdefault(
-            (rate, decay), {"names": [], "params": [], "base_lr": rate, "weight_decay": decay}
-        )
+            (rate, decay, by_muon),
+            {
+                "names": [], "params": [], "base_lr": rate, "weight_decay": decay,
+                "muon": by_muon,
+            },
+        )  # fmt: skip
         group["names"].append(name)
         group["params"].append(parameter)
     return list(groups.values())
@@ -96,14 +104,14 @@ def warmup_steps(warmup: float, total: int) -> int:
 
 
 class Optimizer:
-    """Fused AdamW on plain tensors, with state by parameter name and no host synchronisation.
+    """Fused AdamW, and Muon, on plain tensors: state by name, no host synchronisation.
 
     Clipping is part of the fused update (the kernel divides the gradients by ``scale``), and
     an update is left out on the device where ``skip`` is 1.
 
     Args:
-        groups: from :func:`parameter_groups`, with ``params`` that own their memory (for weights in
-            shards: the local shards).
+        groups: from :func:`parameter_groups` (without ``muon``: AdamW's), with ``params`` that own
+            their memory (for weights in shards: the local shards).
         betas: AdamW's decay rates.
         capturable: keep learning rates in device memory, so that a CUDA graph sees them change.
 
@@ -125,47 +133,63 @@ class Optimizer:
     ) -> None:
         self.names = [name for group in groups for name in group["names"]]
         self.tensors: list[Tensor] = [p for group in groups for p in group["params"]]
-        self.base_rates = [float(group["base_lr"]) for group in groups]
+        self.groups = groups
+        self.rates: list[Any] = [float(group["base_lr"]) for group in groups]
         self.in_memory = capturable
+        if capturable:
+            self.rates = [
+                torch.tensor(rate, device=group["params"][0].device)
+                for rate, group in zip(self.rates, groups, strict=True)
+            ]
+        ordinary = [i for i, group in enumerate(groups) if not group.get("muon")]
+        self.muon_groups = [i for i, group in enumerate(groups) if group.get("muon")]
+        self.muon = Muon([groups[i] for i in self.muon_groups])
         self.adamw = torch.optim.AdamW(
             [
                 {
-                    "params": group["params"],
-                    "lr": torch.tensor(group["base_lr"], device=group["params"][0].device)
-                    if capturable
-                    else group["base_lr"],
-                    "weight_decay": group["weight_decay"],
+                    "params": groups[i]["params"],
+                    "lr": self.rates[i],
+                    "weight_decay": groups[i]["weight_decay"],
                 }
-                for group in groups
+                for i in ordinary
             ],
             lr=1.0,
             betas=betas,
             fused=True,
             capturable=capturable,
         )
+        self.adamw_groups = ordinary
 
     def set_factor(self, factor: float) -> None:
         """Set every group's learning rate to its base times ``factor``."""
-        for group, rate in zip(self.adamw.param_groups, self.base_rates, strict=True):
+        for i, group in enumerate(self.groups):
+            rate = group["base_lr"] * factor
             if self.in_memory:
-                group["lr"].fill_(rate * factor)
+                self.rates[i].fill_(rate)
             else:
-                group["lr"] = rate * factor
+                self.rates[i] = rate
+        for i, group in zip(self.adamw_groups, self.adamw.param_groups, strict=True):
+            group["lr"] = self.rates[i]
 
     def step(self, scale: Tensor, skip: Tensor) -> None:
         """Update the parameters from gradients divided by ``scale``, unless ``skip`` is 1."""
         # torch's own interface for loss scaling, which the fused kernels read on the device
         self.adamw.grad_scale = scale  # type: ignore[attr-defined]
         self.adamw.found_inf = skip  # type: ignore[attr-defined]
+        self.muon.step([self.rates[i] for i in self.muon_groups], scale, skip)
         self.adamw.step()
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        self.adamw.zero_grad(set_to_none=True)
+        for tensor in self.tensors:
+            tensor.grad = None
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """``exp_avg``, ``exp_avg_sq`` and ``step`` of each parameter that was updated so far."""
-        found: dict[str, dict[str, Tensor]] = {}
+        """``exp_avg``, ``exp_avg_sq`` and ``step`` of each parameter that was updated so far.
+
+        Muon has ``exp_avg`` alone.
+        """
+        found = {name: {"exp_avg": own} for name, own in self.muon.momentum.items()}
         for name, tensor in zip(self.names, self.tensors, strict=True):
             if tensor in self.adamw.state:
                 found[name] = dict(self.adamw.state[tensor])
@@ -175,6 +199,10 @@ class Optimizer:
         """Take over what :meth:`state` returned; an empty state is that before the first step."""
         for name, tensor in zip(self.names, self.tensors, strict=True):
             given = state.get(name)
+            if name in self.muon.momentum:
+                momentum = self.muon.momentum[name]
+                momentum.zero_() if given is None else momentum.copy_(given["exp_avg"])
+                continue
             if given is None and tensor not in self.adamw.state:
                 continue
             # in place where there is a state: a captured CUDA graph has its addresses

@@ -20,6 +20,8 @@ RESUMES = ("auto", "require", "restart")
 PARALLEL = ("ddp", "fsdp")
 PRETRAINING = ("masked", "causal")
 SHAPES = ("each", "any")
+PIXELS = ("auto", "numbers", "tokens")
+OPTIMIZERS = ("adamw", "muon")
 
 # Options that say where and how a run is watched and kept. All others decide what it computes:
 # they make up the run's name and must be the same when it is resumed.
@@ -63,6 +65,11 @@ class TrainOptions:
     """Number of blocks."""
     positions: str = "none"
     """One of none, learned, sinusoidal and rotary."""
+    pixels: str = "auto"
+    """How images are read: as numbers (a linear map, as in S4 and LaS) or as tokens (an embedding
+    of each brightness); auto: numbers, unless the protocol hides tokens."""
+    input_frequencies: int = 0
+    """Numbers also come as this many sines and cosines of themselves, each twice as fast."""
     norm: str = "layer"
     """One of layer, rms and batch."""
     prenorm: bool = True
@@ -108,6 +115,8 @@ class TrainOptions:
     """Wall time of the whole command, as in 90s, 8m or 1.5h; fixes steps after a short timing."""
 
     # --- optimisation ---
+    optimizer: str = "adamw"
+    """adamw, or muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest."""
     batch_size: int = 64
     """Examples of a step, over all ranks."""
     micro_batch: int | str | None = None
@@ -200,7 +209,8 @@ class TrainOptions:
         for name, allowed in (
             ("schedule", SCHEDULES), ("dtype", DTYPES), ("device", DEVICES), ("graphs", GRAPHS),
             ("nonfinite", NONFINITE), ("resume", RESUMES), ("parallel", PARALLEL),
-            ("pretrain_kind", PRETRAINING), ("shapes", SHAPES),
+            ("pretrain_kind", PRETRAINING), ("shapes", SHAPES), ("optimizer", OPTIMIZERS),
+            ("pixels", PIXELS),
         ):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise ValueError(

@@ -1,0 +1,87 @@
+"""Muon (Jordan et al. 2024): momentum whose every singular value is made 1, for weight matrices.
+
+Updates have the size of AdamW's (Liu et al. 2025, arXiv 2502.16982, §2.2), so that one learning
+rate serves both.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOMENTUM = 0.95
+SIZE = 0.2  # root mean square of an update, in learning rates: about that of AdamW
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of x, x³, x⁵: five rounds bring (0.01, 1) to about 1
+ROUNDS = 5
+
+
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """UVᵀ of each matrix UΣVᵀ of (N, m, n), roughly: singular values between 0.7 and 1.2.
+
+    >>> bound = torch.linalg.svdvals(orthogonalized(torch.randn(1, 8, 4))).sub(1).abs().max()
+    >>> bool(bound < 0.4)
+    True
+    """
+    a, b, c = COEFFICIENTS
+    dtype = torch.bfloat16 if matrices.is_cuda else torch.float32
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x: Tensor = (matrices.mT if tall else matrices).to(dtype)
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(ROUNDS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+class Muon:
+    """Muon on groups of matrices, those of one shape at once, with no host synchronisation.
+
+    Args:
+        groups: with ``names``, ``params`` and ``weight_decay``.
+
+    >>> w = torch.zeros(2, 2)
+    >>> muon = Muon([dict(names=["w"], params=[w], weight_decay=0.0)])
+    >>> w.grad = torch.eye(2)
+    >>> muon.step([0.1], scale=torch.tensor(1.0), skip=torch.tensor(0.0))
+    >>> bool(w[0, 0] < 0) and abs(float(w[0, 1])) < 1e-6
+    True
+    """
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        self.groups = groups
+        self.momentum: dict[str, Tensor] = {}
+        self.stacks: list[tuple[int, list[Tensor], Tensor]] = []  # group, matrices, momenta
+        for number, group in enumerate(groups):
+            shapes: dict[torch.Size, list[tuple[str, Tensor]]] = {}
+            for name, tensor in zip(group["names"], group["params"], strict=True):
+                shapes.setdefault(tensor.shape, []).append((name, tensor))
+            for shape, members in shapes.items():
+                stack = torch.zeros(len(members), *shape, device=members[0][1].device)
+                self.stacks.append((number, [tensor for _, tensor in members], stack))
+                self.momentum |= {name: stack[i] for i, (name, _) in enumerate(members)}
+
+    @torch.no_grad()
+    def step(self, rates: list[float] | list[Tensor], scale: Tensor, skip: Tensor) -> None:
+        """Update from gradients divided by ``scale``, unless ``skip`` is 1.
+
+        Args:
+            rates: the learning rate of each group, on the host or on the device.
+            scale: (), what gradients are divided by.
+            skip: (), 0 or 1.
+        """
+        left_out = skip > 0
+        for number, matrices, momenta in self.stacks:
+            rate, decay = rates[number], self.groups[number]["weight_decay"]
+            found = [torch.zeros_like(m) if m.grad is None else m.grad for m in matrices]
+            gradients = torch.stack(found).float() / scale
+            moved = torch.lerp(gradients, momenta, MOMENTUM)
+            momenta.copy_(torch.where(left_out, momenta, moved))
+            ahead = torch.lerp(gradients, moved, MOMENTUM)  # Nesterov's
+            size = SIZE * math.sqrt(max(momenta.shape[1:]))
+            update = torch.where(left_out, 0.0, rate * size * orthogonalized(ahead))
+            if decay:
+                torch._foreach_mul_(matrices, 1.0 - rate * decay * ~left_out)
+            torch._foreach_sub_(matrices, list(update.unbind()))
