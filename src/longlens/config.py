@@ -36,9 +36,6 @@ class ModelConfig:
     numbers: bool = False
     """Tokens 0 … vocab_size-1 are brightnesses or the like: real values from -2 to 2 in, a linear
     map."""
-    input_frequencies: int = 0
-    """Real values also come as sines and cosines of π/4, π/2, π, … times them, this many: the first
-    mixer then sees more than a straight line of values."""
     max_length: int = 1024
     """The longest sequence; passed to mixers and positions that have a limit."""
     positions: str = "none"

@@ -1,7 +1,6 @@
 """Backbone, heads and builder."""
 
 import dataclasses
-import math
 
 import pytest
 import torch
@@ -131,7 +130,6 @@ def test_tied_embeddings_are_one_tensor():
         ({"head": "clasification"}, "unknown head .* did you mean 'classification'"),
         ({"mixer": "s44"}, "unknown mixer 's44'; did you mean 's4'"),
         ({"head": "language", "vocab_size": None}, "vocab_size must not be None"),
-        ({"input_frequencies": 2}, "input_frequencies must be 0 or more, and 0 where"),
         ({"numbers": True, "vocab_size": None}, "numbers=True needs vocab_size of 2 or more"),
         ({"numbers": True, "head": "denoising", "tie_embeddings": True}, "tie_embeddings needs"),
         ({"mixer": "h3", "bidirectional": True}, "'h3' is causal only"),
@@ -151,15 +149,6 @@ def test_learned_positions_end_where_they_end():
     encoding = InputEncoding(8, vocab_size=3, positions="learned", max_length=4)
     with pytest.raises(ValueError, match="reaches position 5 but positions cover max_length=4"):
         encoding(torch.zeros(1, 5, dtype=torch.long))
-
-
-def test_real_values_come_with_waves_of_them():
-    encoding = InputEncoding(4, input_dim=2, input_frequencies=3)
-    x = torch.randn(1, 5, 2)
-    columns = [x[..., 0], x[..., 1]]
-    for wave in (torch.sin, torch.cos):
-        columns += [wave(x[..., c] * math.pi / 4 * 2**k) for c in range(2) for k in range(3)]
-    torch.testing.assert_close(encoding(x)[0], encoding.encode(torch.stack(columns, -1)))
 
 
 def test_tokens_that_are_numbers():

@@ -40,7 +40,6 @@ class InputEncoding(nn.Module):
         dim: D.
         vocab_size: number of tokens; None: real values (B, L, input_dim).
         input_dim: width of real-valued input.
-        input_frequencies: give real values also as sines and cosines of π/4, π/2, π, … times them.
         numbers: tokens are brightnesses or the like: real values from -2 to 2, no embedding.
         positions: "none", "learned", "sinusoidal"; "rotary" adds nothing here.
         max_length: longest sequence that learned or sinusoidal positions cover.
@@ -59,7 +58,6 @@ class InputEncoding(nn.Module):
         *,
         vocab_size: int | None = None,
         input_dim: int = 1,
-        input_frequencies: int = 0,
         numbers: bool = False,
         positions: str = "none",
         max_length: int = 1024,
@@ -71,21 +69,13 @@ class InputEncoding(nn.Module):
             raise unknown("positions", positions, POSITIONS)
         if numbers and (vocab_size is None or vocab_size < 2):
             raise ValueError(f"numbers=True needs vocab_size of 2 or more, got {vocab_size}")
-        embeds = vocab_size is not None and not numbers
-        if input_frequencies < 0 or (input_frequencies and embeds):
-            raise ValueError(
-                "input_frequencies must be 0 or more, and 0 where tokens are embedded, got "
-                f"{input_frequencies} with vocab_size={vocab_size}, numbers={numbers}"
-            )
         self.largest = vocab_size - 1 if vocab_size is not None and numbers else None
         self.encode: nn.Module
         if vocab_size is None or numbers:
-            channels = input_dim if vocab_size is None else 1
-            self.encode = nn.Linear(channels * (1 + 2 * input_frequencies), dim)
+            self.encode = nn.Linear(1 if numbers else input_dim, dim)
         else:
             self.encode = nn.Embedding(vocab_size, dim)
             nn.init.normal_(self.encode.weight, std=dim**-0.5)
-        self.input_frequencies = input_frequencies
         self.max_length = max_length if positions in ("learned", "sinusoidal") else None
         if positions == "learned":
             self.table = nn.Parameter(0.02 * torch.randn(max_length, dim))
@@ -93,12 +83,6 @@ class InputEncoding(nn.Module):
             self.register_buffer("table", sinusoids(max_length, dim), persistent=False)
         self.cls = nn.Parameter(0.02 * torch.randn(dim)) if cls else None
         self.dropout = nn.Dropout(dropout)
-
-    def _with_waves(self, x: Tensor) -> Tensor:
-        """(B, L, C) -> (B, L, C·(1 + 2·frequencies))."""
-        powers = torch.arange(self.input_frequencies, device=x.device)
-        angles = (x[..., None] * (math.pi / 4) * 2.0**powers).flatten(-2)
-        return torch.cat([x, angles.sin(), angles.cos()], dim=-1)
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, first: int = 0
@@ -110,8 +94,6 @@ class InputEncoding(nn.Module):
         """
         if self.largest is not None:
             x = (x.float() * (4.0 / self.largest) - 2.0).unsqueeze(-1)
-        if self.input_frequencies:
-            x = self._with_waves(x)
         h = self.encode(x)
         if self.max_length is not None:
             end = first + x.shape[1]

@@ -119,7 +119,6 @@ class Model(Pretrained):
             config.dim,
             vocab_size=config.vocab_size,
             input_dim=config.input_dim,
-            input_frequencies=config.input_frequencies,
             numbers=config.numbers,
             positions=config.positions,
             max_length=config.max_length,

@@ -68,8 +68,6 @@ class TrainOptions:
     pixels: str = "auto"
     """How images are read: as numbers (a linear map, as in S4 and LaS) or as tokens (an embedding
     of each brightness); auto: numbers, unless the protocol hides tokens."""
-    input_frequencies: int = 0
-    """Numbers also come as this many sines and cosines of themselves, each twice as fast."""
     norm: str = "layer"
     """One of layer, rms and batch."""
     prenorm: bool = True
