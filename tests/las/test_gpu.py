@@ -46,6 +46,22 @@ def test_a_sliced_upstream_gradient():
         assert over_budget(case, "sdpa", torch.bfloat16, "cuda") == []
 
 
+def test_a_sliced_upstream_gradient_of_a_compiled_layer():
+    torch.manual_seed(0)
+    layer = LaSAttention(64, num_heads=2, window=3).cuda()
+    x = torch.randn(2, 300, 64, device="cuda", requires_grad=True)
+
+    def loss(x):  # the gradient of a concatenation is a slice
+        with torch.autocast("cuda", torch.bfloat16):
+            q, k, v = layer._project(x, torch.arange(300, device="cuda"))
+            out = las_attention(q, k, v, alpha=layer.rates()[0], alpha_max=1e-3, window=3)
+        return (torch.cat([out, out.sin()], dim=-1).float() * torch.arange(64, device="cuda")).sum()
+
+    (eager,) = torch.autograd.grad(loss(x), x)
+    (compiled,) = torch.autograd.grad(torch.compile(loss)(x), x)
+    torch.testing.assert_close(compiled, eager, rtol=0.05, atol=0.02 * float(eager.abs().max()))
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_both_off_is_sdpa_bit_for_bit(causal, dtype):

@@ -178,6 +178,22 @@ def test_masked_batch_norm_is_batch_norm_of_the_real_tokens():
     torch.testing.assert_close(ours(x, mask)[mask], theirs(x[mask]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("rows", "length"), [(3, 7), (2, 64)])  # sums in one step, and in two
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_gradients_of_batch_norm_are_those_of_its_formula(rows, length, masked):
+    norm = MaskedBatchNorm(3).double()
+    x = torch.randn(rows, length, 3, dtype=torch.float64, requires_grad=True)
+    mask = torch.rand(rows, length) < 0.7 if masked else None
+    upstream = torch.randn_like(x)
+    found = torch.autograd.grad(norm(x, mask), (x, norm.weight, norm.bias), upstream)
+    real = x if mask is None else x[mask]
+    real = real.reshape(-1, 3)
+    rate = (real.var(0, correction=0) + norm.eps).rsqrt()
+    y = (x - real.mean(0)) * rate * norm.weight + norm.bias
+    expected = torch.autograd.grad(y, (x, norm.weight, norm.bias), upstream)
+    torch.testing.assert_close(found, expected)
+
+
 def test_norms_keep_low_precision_in_and_out():
     for name in ("layer", "rms", "batch"):
         y = build_norm(name, 8).bfloat16()(torch.randn(2, 3, 8).bfloat16())

@@ -189,16 +189,21 @@ class _DenseGradient(torch.autograd.Function):
 
     cuDNN's attention (seen with torch 2.11, cuDNN 9.19) returns wrong gradients for an upstream
     gradient that is a slice of a larger tensor, such as the gradient of a concatenation.
+
+    A compiler traces this before it knows how gradients will lie in memory, but decides about
+    ``contiguous`` when it does: usually there is nothing to copy.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.strides = x.stride()
+        ctx.heads_inside = x.stride(1) < x.stride(2)
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return _laid_out(grads[0], ctx.strides)
+        if ctx.heads_inside:
+            return grads[0].transpose(1, 2).contiguous().transpose(1, 2)
+        return grads[0].contiguous()
 
 
 def _laid_out(x: Tensor, strides: tuple[int, ...]) -> Tensor:
