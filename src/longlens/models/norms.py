@@ -90,7 +90,7 @@ class MaskedBatchNorm(nn.Module):
             return (y * self.weight + self.bias).to(x.dtype)
         real = None if mask is None else mask.reshape(-1, 1)
         out: Tensor
-        out, mean, var, count = _Standardise.apply(
+        out, mean, var, count = _Standardise.apply(  # type: ignore[no-untyped-call]
             x.flatten(0, 1), real, self.weight, self.bias, self.eps
         )
         with torch.no_grad():

@@ -14,8 +14,8 @@ Cost: 76 runs a seed. Published for a Transformer of this size: minutes to hours
 
 LaS+ is bidirectional LaS with rotary positions, trained by the locality study's recipes: arguments
 shuffled on ListOps, denoising on Text and Retrieval, augmentation on Image, easier sets mixed in
-and images turned on Pathfinder. "In minutes" is the same for short runs (--budget): wider heads,
-larger batches, an average of the weights, no AutoAugment. Each further row takes one part away or
+and images turned on Pathfinder. "In minutes" is the same for short runs (--budget): Muon, wider
+heads, an average of the weights, no AutoAugment. Each further row takes one part away or
 changes one.
 """
 
@@ -60,9 +60,9 @@ def _row(
 
 
 MINUTES: dict[str, Cell] = {
-    "ListOps": dict(dim=128, batch_size=100, mixer_options={"num_heads": 4}),
+    "ListOps": dict(dim=128, batch_size=64, lr=2e-3, mixer_options={"num_heads": 4}),
     "Image": dict(
-        dim=192, batch_size=64, weight_decay=0.05, mixer_options={"num_heads": 3},
+        dim=192, batch_size=64, lr=3e-3, weight_decay=0.05, mixer_options={"num_heads": 3},
         augment_options={"policy": False, "shift": 0.125},
     ),
     "Pathfinder": dict(batch_size=128, mixer_options={"num_heads": 2}),
@@ -75,7 +75,7 @@ def _minutes(column: str) -> Cell | None:
     """A recipe for runs of minutes, with heads as wide as the fastest kernels."""
     if recipe_of(column) not in MINUTES:
         return None
-    cell = _row(residual="autocast", ema=0.999, evaluate_batch=500)(column)
+    cell = _row(optimizer="muon", residual="autocast", ema=0.999, evaluate_batch=500)(column)
     assert cell is not None
     return merged(cell, MINUTES[recipe_of(column)])
 
