@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from longlens.assemble.build import model_config
 from longlens.tasks import Spec
 from longlens.training import budget
+from longlens.training.engine import _of_any_length
 from longlens.training.evaluate import _add_groups
 from longlens.training.examples import Examples, fill_rows, next_tokens
 from longlens.training.faults import largest_that_fits
@@ -234,6 +235,21 @@ def test_the_name_depends_on_what_is_computed_alone():
     )
     assert options.default_name() != TrainOptions(steps=6).default_name()
     assert options.default_name().startswith("listops-las-0-")
+
+
+def test_a_program_for_any_length_is_made_at_once():
+    programs = []
+
+    def backend(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(lambda x, mask: (x * mask).sum(), backend=backend)
+    for length in (4, 6, 9):
+        tensors = torch.ones(2, length, dtype=torch.long), torch.ones(2, length, dtype=torch.bool)
+        _of_any_length(*tensors, None)
+        assert compiled(*tensors) == 2 * length
+    assert len(programs) == 1
 
 
 def test_pixels_are_numbers_unless_tokens_are_hidden():
