@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -317,7 +318,7 @@ def draw_maps(looked: Looked, most: int = 128) -> Figure | None:
             axes.set_title(title)
         for axes in line[len(pictures) :]:
             axes.set_axis_off()
-        line[0].set_ylabel(f"{name}\nquery")
+        line[0].set_ylabel(f"{fill(name, 28)}\nquery")
     for axes in grid[-1]:
         axes.set_xlabel("key")
     return figure
