@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from longlens.assemble.build import model_config
 from longlens.tasks import Spec
 from longlens.training import budget
-from longlens.training.engine import _of_any_length
 from longlens.training.evaluate import _add_groups
 from longlens.training.examples import Examples, fill_rows, next_tokens
 from longlens.training.faults import largest_that_fits
+from longlens.training.lengths import of_any_length
 from longlens.training.objective import Objective
 from longlens.training.optim import Optimizer, Schedule, parameter_groups, warmup_steps
 from longlens.training.options import TrainOptions
@@ -244,11 +244,14 @@ def test_a_program_for_any_length_is_made_at_once():
         programs.append(graph)
         return graph.forward
 
-    compiled = torch.compile(lambda x, mask: (x * mask).sum(), backend=backend)
+    def total(examples, weights):
+        return (examples.inputs * examples.mask).sum() * weights.sum()
+
+    compiled = of_any_length(torch.compile(total, backend=backend))
     for length in (4, 6, 9):
-        tensors = torch.ones(2, length, dtype=torch.long), torch.ones(2, length, dtype=torch.bool)
-        _of_any_length(*tensors, None)
-        assert compiled(*tensors) == 2 * length
+        inputs, mask = torch.ones(2, length, dtype=torch.long), torch.ones(2, length) > 0
+        examples = Examples(inputs, torch.zeros(2, dtype=torch.long), mask)
+        assert compiled(examples, torch.ones(3)) == 6 * length
     assert len(programs) == 1
 
 

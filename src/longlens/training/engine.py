@@ -17,6 +17,7 @@ from longlens.training import distributed
 from longlens.training.distributed import Ranks
 from longlens.training.examples import Examples
 from longlens.training.job import Job
+from longlens.training.lengths import of_any_length
 from longlens.training.objective import SUMS, Objective
 from longlens.training.optim import Optimizer, parameter_groups, update_average
 from longlens.training.options import TrainOptions
@@ -109,21 +110,11 @@ class Engine:
             for block in self.job.units:
                 block.compile(**how)
             return
-        losses = torch.compile(self._loss_and_sums, **how)
-        outputs = torch.compile(self._outputs, **how)
-        self._losses, self.forward = losses, outputs
+        self._losses = torch.compile(self._loss_and_sums, **how)
+        self.forward = torch.compile(self._outputs, **how)
         if self.options.shapes == "any" and len(lengths) > 1:
-            # said before the first call; else a program for its length alone would be made first
-
-            def any_losses(examples: Examples, counts: Tensor) -> tuple[Tensor, Tensor]:
-                _of_any_length(*examples.tensors().values())
-                return losses(examples, counts)
-
-            def any_outputs(inputs: Tensor, mask: Tensor | None) -> Tensor:
-                _of_any_length(inputs, mask)
-                return outputs(inputs, mask)
-
-            self._losses, self.forward = any_losses, any_outputs
+            self._losses = of_any_length(self._losses)
+            self.forward = of_any_length(self.forward)
 
     # ------------------------------------------------------------------ one step
 
@@ -297,11 +288,3 @@ class Engine:
         finally:
             self.optimizer.zero_grad()
             self.take(kept, step=0)
-
-
-def _of_any_length(*tensors: Tensor | None) -> None:
-    """Tell the compiler that the positions of these vary in number."""
-    for tensor in tensors:
-        if tensor is not None and tensor.dim() > 1:
-            positions = 1 if tensor.is_floating_point() else tensor.dim() - 1
-            torch._dynamo.maybe_mark_dynamic(tensor, positions)
