@@ -15,7 +15,7 @@ from longlens.weights import load_tensors
 from tests.training.runs import tiny
 from tests.training.test_loop import import_stream
 from tests.training.test_resume import ROOT
-from tests.training.two_ranks import SAME, STREAM
+from tests.training.two_ranks import MUON, SAME, STREAM
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,7 @@ def folder(tmp_path_factory):
     (folder / "data").mkdir()
     import_stream(folder / "data")
     train_run(tiny(folder, **SAME, name="one"))
+    train_run(tiny(folder, **MUON, name="one-muon"))
     train_run(tiny(folder, **STREAM, name="one-stream"))
     helper = subprocess.Popen(
         [sys.executable, "-m", "tests.training.two_ranks", str(folder)],
@@ -63,6 +64,10 @@ def test_two_ranks_equal_one_with_twice_the_rows(folder, kind):
     by = "accuracy_by_operator"
     counts = [{k: v["count"] for k, v in r["metrics"]["test"][by].items()} for r in (record, one)]
     assert counts[0] == counts[1]
+
+
+def test_two_ranks_equal_one_under_muon(folder):
+    close(folder, "one-muon", "ddp-muon")
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -23,8 +23,10 @@ from tests.training.runs import tiny
 SAME = {"dropout": 0.0, "ema": 0.9, "steps": 12, "evaluate_every": 6}
 STREAM = SAME | {"task": "stream", "task_options": {}, "length": 20, "mixer": "lru",
                  "mixer_options": {}, "batch_size": 4}  # fmt: skip
+MUON = SAME | {"optimizer": "muon"}
 RUNS = {
     "ddp": SAME,
+    "ddp-muon": MUON,
     "fsdp": SAME | {"parallel": "fsdp"},
     "ddp-micro": SAME | {"micro_batch": 2},
     "fsdp-micro": SAME | {"micro_batch": 2, "parallel": "fsdp"},
@@ -39,6 +41,11 @@ def train_all(folder: Path, rank: int) -> None:
     dist.init_process_group("gloo")
     for name, changes in RUNS.items():
         train_run(tiny(folder, **changes, name=name))
+    try:
+        train_run(tiny(folder, **MUON, parallel="fsdp", name="fsdp-muon"))
+        raise AssertionError("Muon took a part of a matrix for the whole")
+    except ValueError as error:
+        assert "with parallel=fsdp use adamw" in str(error), error
     original = loop.Trainer.step
 
     def step(trainer: loop.Trainer) -> None:

@@ -65,9 +65,9 @@ MINUTES: dict[str, Cell] = {
         dim=192, batch_size=64, lr=3e-3, weight_decay=0.05, mixer_options={"num_heads": 3},
         augment_options={"policy": False, "shift": 0.125},
     ),
-    "Pathfinder": dict(batch_size=128, mixer_options={"num_heads": 2}),
-    "Text": dict(batch_size=64, mixer_options={"num_heads": 2}),
-    "Retrieval": dict(mixer_options={"num_heads": 2}),
+    "Pathfinder": dict(batch_size=128, lr=2e-3, mixer_options={"num_heads": 2}),
+    "Text": dict(batch_size=64, lr=2e-3, mixer_options={"num_heads": 2}),
+    "Retrieval": dict(lr=2e-3, mixer_options={"num_heads": 2}),
 }  # fmt: skip
 
 
