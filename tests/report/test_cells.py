@@ -1,6 +1,7 @@
 """Results read, and cells that compare only what may be compared."""
 
 import json
+from html import escape
 
 import pytest
 
@@ -148,3 +149,14 @@ def test_pictures_are_split_where_they_would_be_crowded(tmp_path):
     many = experiment(tmp_path, table2() | {"records": records})
     assert [name for name, _ in overview(many, "all")] == list(TASKS)
     assert overview(experiment(tmp_path, table2() | {"records": []}), "all") == []
+
+
+def test_published_rows_stand_beside_ours_where_data_are_the_same(tmp_path):
+    values = table2() | {"records": [record("ours", TASKS[0])]}
+    values["rows"] = [*values["rows"], "ours"]
+    ((_, picture),) = overview(experiment(tmp_path, values), "all")
+    published = {r: c[TASKS[0]] for r, c in values["published"].items() if TASKS[0] in c}
+    assert published
+    for row, number in published.items():
+        assert escape(row) in picture and f"{number}" in picture
+    assert str(values["published"]["LaS"][TASKS[1]]) not in picture  # nothing of ours there

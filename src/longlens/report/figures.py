@@ -17,23 +17,24 @@ OPERATORS = ("MIN", "MAX", "MED", "SM")  # ListOps, as its records number them
 def overview(experiment: Experiment, title: str, width: int = 400) -> list[tuple[str, str]]:
     """Our numbers beside the published ones: names and pictures, none where we have none.
 
-    One picture where the shorter side of the table is short; else one a column.
+    One picture where the shorter side of the table is short; else one a column. Rows that were
+    published and not run here are shown where something stands beside them.
     """
-    ours = [
-        cell
-        for line in table(experiment).values()
-        for cell in line.values()
-        if cell.mean is not None
-    ]
+    cells = [cell for line in table(experiment).values() for cell in line.values()]
+    ours = [cell for cell in cells if cell.mean is not None]
     if not ours:
         return []
     if experiment.kind == "curve" and (picture := _over_x(experiment, title, width)):
         return [("", picture)]
     rows, columns = ({getattr(c, side) for c in ours} for side in ("row", "column"))
-    if min(len(rows), len(columns)) <= MOST_SERIES:
-        return [("", _dots(title, ours, len(columns) > len(rows), width))]
+    if len(rows) < len(columns) and len(rows) <= MOST_SERIES:
+        return [("", _dots(title, ours, True, width))]
+    beside = {cell.column for cell in ours if cell.comparable}
+    shown = [c for c in cells if c.mean is not None or (c.published and c.column in beside)]
+    if len(columns) <= MOST_SERIES:
+        return [("", _dots(title, shown, False, width))]
     return [
-        (name, _dots(name, [c for c in ours if c.column == name], False, width))
+        (name, _dots(name, [c for c in shown if c.column == name], False, width))
         for name in experiment.columns
         if name in columns
     ]
@@ -52,9 +53,10 @@ def _dots(title: str, cells: Sequence[Cell], swap: bool, width: int) -> str:
     for cell in cells:
         column = cell.column + (" *" if cell.stands_in_for else "")
         line, series = (column, cell.row) if swap else (cell.row, column)
+        own = ours.setdefault(line, {})
         if cell.mean is not None:
-            ours.setdefault(line, {})[series] = cell.mean
-        if cell.published is not None and cell.comparable:
+            own[series] = cell.mean
+        if cell.published is not None and (cell.comparable or cell.mean is None):
             theirs.setdefault(line, {})[series] = cell.published
     label = cells[0].metric.label
     if any(cell.stands_in_for for cell in cells):
