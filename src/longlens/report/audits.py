@@ -23,10 +23,17 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.1f}"
 
 
+def audited(measurement: Measurement) -> str:
+    """The task of an audit, with the options that it was given."""
+    task = str(measurement.values.get("task") or measurement.name)
+    given = (measurement.values.get("options") or {}).get("task_options") or {}
+    return ", ".join([task, *(f"{key} {value}" for key, value in given.items())])
+
+
 def show_audit(measurement: Measurement) -> dict[str, Any]:
     """What the page shows of an audit."""
     values = measurement.values
-    title = str(values.get("title") or f"Audit of {values.get('task') or measurement.name}")
+    title = f"Audit of {audited(measurement)}"
     diagnostics = values.get("diagnostics") or {}
     tables = [
         _curve_table(title, values),
@@ -59,12 +66,13 @@ def show_audit(measurement: Measurement) -> dict[str, Any]:
 def summary(measurements: Sequence[Measurement]) -> Table:
     """All audits in one table."""
     rows = []
-    for values in (measurement.values for measurement in measurements):
+    for measurement in measurements:
+        values = measurement.values
         verdict = values.get("verdict") or {}
         needed = ((values.get("ranges") or {}).get("of_gain") or {}).get("0.95") or {}
         rows.append(
             {
-                "task": values.get("task"),
+                "task": audited(measurement),
                 "verdict": verdict.get("category"),
                 "confidence (%)": percent(verdict.get("confidence")),
                 "field for 95 % of the gain": needed.get("receptive_field") or "more than tried",
@@ -92,7 +100,7 @@ def audit_failures(measurement: Measurement) -> list[dict[str, str]]:
     values = measurement.values
     return [
         {
-            "experiment": str(values.get("title") or measurement.name),
+            "experiment": f"Audit of {audited(measurement)}",
             "row": str(point.get("model")), "column": str(values.get("task")),
             "seed": word(point.get("seed")), "status": str(point["status"]),
             "step": word(point.get("steps")), "reason": word(point.get("error")),
