@@ -7,6 +7,19 @@ from typing import Any
 
 from longlens.report.svg import Line, line_chart, standalone
 
+SIZES = ("train", "validation", "test", "seed")
+
+
+def audited(report: Mapping[str, Any]) -> str:
+    """The task of an audit, with the options that make its examples what they are.
+
+    >>> audited(dict(task="far-order", options=dict(task_options=dict(distance=512))))
+    'far-order, distance 512'
+    """
+    given = (report.get("options") or {}).get("task_options") or {}
+    shown = [f"{k} {v}" for k, v in given.items() if k not in SIZES]
+    return ", ".join([str(report.get("task")), *shown])
+
 
 def draw_audit(report: Mapping[str, Any], width: int = 640, height: int = 340) -> str:
     """Test accuracy against receptive field as SVG: convolutions, global models, chance.
@@ -34,7 +47,7 @@ def draw_audit(report: Mapping[str, Any], width: int = 640, height: int = 340) -
         Line(f"chance: {100 * chance:.1f} %", [(x, 100 * chance) for x in ends], 6, hollow=True)
     )
     picture = line_chart(
-        f"{report['task']}: test accuracy (%) against receptive field",
+        f"{audited(report)}: test accuracy (%) against receptive field",
         lines,
         "receptive field, positions",
         _subtitle(report),
@@ -59,15 +72,8 @@ def _subtitle(report: Mapping[str, Any]) -> str:
     if "seeds" in options:
         parts.append(f"{options['seeds']} seeds" if options["seeds"] > 1 else "1 seed")
     if options.get("quick"):
-        parts.append(f"quick ({_data(options)})")
+        parts.append("quick: small models")
     return " · ".join(parts)
-
-
-def _data(options: Mapping[str, Any]) -> str:
-    """The task's options that make its examples what they are, sizes of splits left out."""
-    sizes = ("train", "validation", "test", "seed")
-    shown = {k: v for k, v in options.get("task_options", {}).items() if k not in sizes}
-    return ", ".join(f"{key} {value}" for key, value in shown.items()) or "small models"
 
 
 def audit_text(report: Mapping[str, Any]) -> str:

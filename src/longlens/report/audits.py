@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longlens.report.audit_chart import audited
 from longlens.report.cells import MISSING
 from longlens.report.measurements import Table, plain_table, word
 from longlens.report.results import Measurement
@@ -23,17 +24,10 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.1f}"
 
 
-def audited(measurement: Measurement) -> str:
-    """The task of an audit, with the options that it was given."""
-    task = str(measurement.values.get("task") or measurement.name)
-    given = (measurement.values.get("options") or {}).get("task_options") or {}
-    return ", ".join([task, *(f"{key} {value}" for key, value in given.items())])
-
-
 def show_audit(measurement: Measurement) -> dict[str, Any]:
     """What the page shows of an audit."""
     values = measurement.values
-    title = f"Audit of {audited(measurement)}"
+    title = f"Audit of {audited(measurement.values)}"
     diagnostics = values.get("diagnostics") or {}
     tables = [
         _curve_table(title, values),
@@ -72,7 +66,7 @@ def summary(measurements: Sequence[Measurement]) -> Table:
         needed = ((values.get("ranges") or {}).get("of_gain") or {}).get("0.95") or {}
         rows.append(
             {
-                "task": audited(measurement),
+                "task": audited(measurement.values),
                 "verdict": verdict.get("category"),
                 "confidence (%)": percent(verdict.get("confidence")),
                 "field for 95 % of the gain": needed.get("receptive_field") or "more than tried",
@@ -100,7 +94,7 @@ def audit_failures(measurement: Measurement) -> list[dict[str, str]]:
     values = measurement.values
     return [
         {
-            "experiment": f"Audit of {audited(measurement)}",
+            "experiment": f"Audit of {audited(measurement.values)}",
             "row": str(point.get("model")), "column": str(values.get("task")),
             "seed": word(point.get("seed")), "status": str(point["status"]),
             "step": word(point.get("steps")), "reason": word(point.get("error")),
