@@ -16,6 +16,7 @@ from longlens.experiments.catalog.base import (
     slug,
 )
 from longlens.experiments.catalog.table9 import HYPER_PARAMETERS, attention
+from longlens.experiments.plan import plan
 from longlens.experiments.standins import SMALL, prepare_stand_in
 from longlens.layers.registry import MIXERS
 from longlens.tasks import load
@@ -48,6 +49,15 @@ def test_every_declared_run_can_be_built(name):
         assert options["mixer"] in MIXERS
         lengths = {"steps", "epochs", "budget"} & set(options)
         assert len(lengths) == 1, (run.row, run.column)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_quick_run_can_be_built(name, tmp_path):
+    for run in plan(find(name), tmp_path, quick=True):
+        try:
+            build_on_meta(run.cell)
+        except ValueError as error:
+            pytest.fail(f"{name}: {run.row}, {run.column}: {error}")
 
 
 @pytest.mark.parametrize("name", NAMES)

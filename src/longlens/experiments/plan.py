@@ -146,7 +146,10 @@ def shrink(cell: Cell, root: Path) -> Cell:
     if cell["task"] not in SMALL:
         raise ValueError(f"--quick has no small data for the task {cell['task']!r}")
     small = {name: value for name, value in cell.items() if name not in LENGTHS}
-    small |= dict(task_options=SMALL[cell["task"]], root=str(root), device="cpu", dim=16, depth=1)
+    heads = cell.get("mixer_options", {}).get("num_heads", 1)
+    width = 16 if 16 % heads == 0 else 8 * heads
+    small |= dict(task_options=SMALL[cell["task"]], root=str(root), device="cpu")
+    small |= dict(dim=width, depth=1)
     small |= dict(steps=2, batch_size=4, evaluate_batch=8, log_every=1, warmup=0.0)
     small.pop("length", None)
     augments = "augment" in str(cell.get("protocol")).split("+")  # which needs whole pictures
