@@ -83,6 +83,15 @@ def test_captured_steps_of_a_program_for_any_length(on_gpu):
     assert train_run(options)["status"] == "finished"
 
 
+def test_captured_steps_with_batch_norm_and_no_mask(on_gpu):
+    options = on_gpu(
+        task="cumsum",
+        task_options={"length": 32, "train": 60, "validation": 12, "test": 12},
+        length=None, mixer_options={}, graphs="step", norm="batch",
+    )  # fmt: skip
+    assert train_run(options)["status"] == "finished"
+
+
 @pytest.mark.parametrize("graphs", ["none", "step"])
 def test_resume_is_exact_with_deterministic_kernels(on_gpu, monkeypatch, graphs):
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -12,6 +12,7 @@ from longlens.models.build import Model
 from longlens.training import checkpoint, files, loop, rehearse
 from longlens.training.budget import Timing
 from longlens.training.faults import TrainingError
+from longlens.training.job import Job
 from longlens.training.records import read_curves, read_record
 from longlens.weights import load_tensors
 from tests.training.runs import outcome
@@ -269,7 +270,7 @@ def test_a_full_disk_loses_nothing(run_options, monkeypatch):
 def test_data_that_vanish_are_named_and_nothing_is_lost(run_options, monkeypatch, tmp_path):
     options = run_options(root=str(tmp_path / "data"))
     with monkeypatch.context() as patch:
-        original = loop.Trainer._stream
+        original = Job.batches
 
         def stream(self, position):
             for number, batch in enumerate(original(self, position)):
@@ -277,7 +278,7 @@ def test_data_that_vanish_are_named_and_nothing_is_lost(run_options, monkeypatch
                     raise OSError(116, "Stale file handle", "train-flat.npy")
                 yield batch
 
-        patch.setattr(loop.Trainer, "_stream", stream)
+        patch.setattr(Job, "batches", stream)
         with pytest.raises(TrainingError, match=r"data could not be read .*train-flat.*step 10"):
             train_run(options)
     (path,) = (tmp_path / "data").glob("listops/*/train-*flat*.npy")

@@ -34,7 +34,7 @@ class _Standardise(torch.autograd.Function):
         ctx: Any, x: Tensor, real: Tensor | None, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wide = x.to(weight.dtype)
-        count = wide.new_tensor(len(x)) if real is None else real.sum().to(wide).clamp_min(1)
+        count = wide.new_full((), len(x)) if real is None else real.sum().to(wide).clamp_min(1)
         mean = column_sums(wide if real is None else wide * real) / count
         square = (wide - mean).square()
         var = column_sums(square if real is None else square * real) / count

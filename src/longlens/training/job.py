@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from longlens.training.examples import Batches, Prepare
+from longlens.training.examples import Batch, Batches, Prepare
 from longlens.training.objective import Objective
 
 
@@ -30,6 +30,18 @@ class Job:
     """Parts of the model that FSDP gathers one after the other."""
     data: str = ""
     """Identity of the data."""
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps of one pass over the training split."""
+        return max(1, len(self.train))
+
+    def batches(self, position: int) -> Iterator[Batch]:
+        """Training batches without end, from the one that a run takes at its step ``position``."""
+        epoch, start = divmod(position, self.epoch_steps)
+        while True:
+            yield from self.train.epoch(epoch, start)
+            epoch, start = epoch + 1, 0
 
 
 @dataclass

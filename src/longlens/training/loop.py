@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,6 @@ class Trainer:
         self.best: dict[str, Tensor] = {}
         self.signals = Signals()
         self.meter = Meter()
-        self.epoch_steps = max(1, len(job.train))
         self.evaluation_rows = (options.evaluate_batch or options.batch_size) // ranks.world_size
         self._saved = -1  # the step of the last checkpoint
 
@@ -172,7 +171,7 @@ class Trainer:
         if self.options.micro_batch == "auto":
             self._event("micro_batch", rows=state.micro_batch)
         state.total, measured = choose_steps(
-            self.engine, examples, self.epoch_steps, self.evaluation_rows, self.started
+            self.engine, examples, self.job.epoch_steps, self.evaluation_rows, self.started
         )
         if measured is not None:
             self._event("budget", steps=state.total, **measured)
@@ -193,7 +192,7 @@ class Trainer:
             state.waited,
         )
         self.evaluate_every = budget.evaluation_interval(
-            options.evaluate_every, state.total, self.epoch_steps
+            options.evaluate_every, state.total, self.job.epoch_steps
         )
         self._seek()
         self._last_checkpoint = time.perf_counter()
@@ -207,13 +206,7 @@ class Trainer:
 
     def _seek(self) -> None:
         """Point the stream of batches at the state's step."""
-        self._batches = self._stream(self.state.step + self.state.offset)
-
-    def _stream(self, position: int) -> Iterator[Batch]:
-        epoch, start = divmod(position, self.epoch_steps)
-        while True:
-            yield from self.job.train.epoch(epoch, start)
-            epoch, start = epoch + 1, 0
+        self._batches = self.job.batches(self.state.step + self.state.offset)
 
     def _next_batch(self) -> Batch:
         try:
@@ -257,7 +250,7 @@ class Trainer:
     def _line(self, split: str) -> dict[str, Any]:
         return {
             "step": self.state.step,
-            "epoch": round((self.state.step + self.state.offset) / self.epoch_steps, 4),
+            "epoch": round((self.state.step + self.state.offset) / self.job.epoch_steps, 4),
             "split": split,
             "seconds": round(time.perf_counter() - self._began, 3),
         }
@@ -293,7 +286,7 @@ class Trainer:
         )
 
     def _save_batch(self, step: int) -> Path:
-        batch = next(self._stream(step + self.state.offset))
+        batch = next(self.job.batches(step + self.state.offset))
         examples = self._examples(batch, step)
         rank = "" if self.ranks.world_size == 1 else f"-rank-{self.ranks.rank}"
         path = self.folder / f"nonfinite-step-{step}{rank}.safetensors"

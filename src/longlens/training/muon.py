@@ -41,12 +41,13 @@ class Muon:
     """Muon on groups of matrices, those of one shape at once, with no host synchronisation.
 
     Args:
-        groups: with ``names``, ``params`` and ``weight_decay``.
+        groups: with ``names``, ``params``, ``weight_decay`` and ``lr``, which may change and may
+            lie on the device.
 
     >>> w = torch.zeros(2, 2)
-    >>> muon = Muon([dict(names=["w"], params=[w], weight_decay=0.0)])
+    >>> muon = Muon([dict(names=["w"], params=[w], weight_decay=0.0, lr=0.1)])
     >>> w.grad = torch.eye(2)
-    >>> muon.step([0.1], scale=torch.tensor(1.0), skip=torch.tensor(0.0))
+    >>> muon.step(scale=torch.tensor(1.0), skip=torch.tensor(0.0))
     >>> bool(w[0, 0] < 0) and abs(float(w[0, 1])) < 1e-6
     True
     """
@@ -54,28 +55,22 @@ class Muon:
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         self.groups = groups
         self.momentum: dict[str, Tensor] = {}
-        self.stacks: list[tuple[int, list[Tensor], Tensor]] = []  # group, matrices, momenta
-        for number, group in enumerate(groups):
+        self.stacks: list[tuple[dict[str, Any], list[Tensor], Tensor]] = []  # and their momenta
+        for group in groups:
             shapes: dict[torch.Size, list[tuple[str, Tensor]]] = {}
             for name, tensor in zip(group["names"], group["params"], strict=True):
                 shapes.setdefault(tensor.shape, []).append((name, tensor))
             for shape, members in shapes.items():
                 stack = torch.zeros(len(members), *shape, device=members[0][1].device)
-                self.stacks.append((number, [tensor for _, tensor in members], stack))
+                self.stacks.append((group, [tensor for _, tensor in members], stack))
                 self.momentum |= {name: stack[i] for i, (name, _) in enumerate(members)}
 
     @torch.no_grad()
-    def step(self, rates: list[float] | list[Tensor], scale: Tensor, skip: Tensor) -> None:
-        """Update from gradients divided by ``scale``, unless ``skip`` is 1.
-
-        Args:
-            rates: the learning rate of each group, on the host or on the device.
-            scale: (), what gradients are divided by.
-            skip: (), 0 or 1.
-        """
+    def step(self, scale: Tensor, skip: Tensor) -> None:
+        """Update from gradients divided by ``scale``, unless ``skip`` is 1; both are ()."""
         left_out = skip > 0
-        for number, matrices, momenta in self.stacks:
-            rate, decay = rates[number], self.groups[number]["weight_decay"]
+        for group, matrices, momenta in self.stacks:
+            rate, decay = group["lr"], group["weight_decay"]
             found = [torch.zeros_like(m) if m.grad is None else m.grad for m in matrices]
             gradients = torch.stack(found).float() / scale
             moved = torch.lerp(gradients, momenta, MOMENTUM)

@@ -133,50 +133,38 @@ class Optimizer:
     ) -> None:
         self.names = [name for group in groups for name in group["names"]]
         self.tensors: list[Tensor] = [p for group in groups for p in group["params"]]
-        self.groups = groups
-        self.rates: list[Any] = [float(group["base_lr"]) for group in groups]
         self.in_memory = capturable
-        if capturable:
-            self.rates = [
-                torch.tensor(rate, device=group["params"][0].device)
-                for rate, group in zip(self.rates, groups, strict=True)
-            ]
-        ordinary = [i for i, group in enumerate(groups) if not group.get("muon")]
-        self.muon_groups = [i for i, group in enumerate(groups) if group.get("muon")]
-        self.muon = Muon([groups[i] for i in self.muon_groups])
+
+        def rated(group: dict[str, Any]) -> dict[str, Any]:
+            rate = group["base_lr"]
+            if capturable:
+                rate = torch.tensor(rate, device=group["params"][0].device)
+            return {**group, "lr": rate}
+
+        self.muon = Muon([rated(group) for group in groups if group.get("muon")])
         self.adamw = torch.optim.AdamW(
-            [
-                {
-                    "params": groups[i]["params"],
-                    "lr": self.rates[i],
-                    "weight_decay": groups[i]["weight_decay"],
-                }
-                for i in ordinary
-            ],
+            [rated(group) for group in groups if not group.get("muon")],
             lr=1.0,
             betas=betas,
             fused=True,
             capturable=capturable,
         )
-        self.adamw_groups = ordinary
 
     def set_factor(self, factor: float) -> None:
         """Set every group's learning rate to its base times ``factor``."""
-        for i, group in enumerate(self.groups):
+        for group in (*self.muon.groups, *self.adamw.param_groups):
             rate = group["base_lr"] * factor
             if self.in_memory:
-                self.rates[i].fill_(rate)
+                group["lr"].fill_(rate)
             else:
-                self.rates[i] = rate
-        for i, group in zip(self.adamw_groups, self.adamw.param_groups, strict=True):
-            group["lr"] = self.rates[i]
+                group["lr"] = rate
 
     def step(self, scale: Tensor, skip: Tensor) -> None:
         """Update the parameters from gradients divided by ``scale``, unless ``skip`` is 1."""
         # torch's own interface for loss scaling, which the fused kernels read on the device
         self.adamw.grad_scale = scale  # type: ignore[attr-defined]
         self.adamw.found_inf = skip  # type: ignore[attr-defined]
-        self.muon.step([self.rates[i] for i in self.muon_groups], scale, skip)
+        self.muon.step(scale, skip)
         self.adamw.step()
 
     def zero_grad(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from longlens.experiments.catalog.base import Experiment, cross
+from longlens.experiments.catalog.base import Experiment, Run, merged
 from longlens.experiments.cells import Cell
 
 BASE: Cell = {
@@ -24,8 +24,8 @@ ROTARY: Cell = {"positions": "rotary", "bidirectional": True}
 
 
 def _row(mixer: str, optimizer: str, lr: float, **changes: Any) -> Cell:
-    heads = {"num_heads": 2} | changes.pop("mixer_options", {})
-    return BASE | dict(mixer=mixer, optimizer=optimizer, lr=lr, mixer_options=heads) | changes
+    own = dict(mixer=mixer, optimizer=optimizer, lr=lr, mixer_options={"num_heads": 2})
+    return merged(BASE, own, changes)
 
 
 THREE: Cell = {"mixer_options": {"window": 3}}
@@ -49,10 +49,6 @@ CELLS: dict[str, Cell] = {
 }
 
 
-def _always(cell: Cell) -> Any:
-    return lambda column: cell
-
-
 EXPERIMENT = Experiment(
     name="minutes",
     title="Runs of a minute: what decides them",
@@ -60,7 +56,7 @@ EXPERIMENT = Experiment(
     metric="accuracy",
     rows=tuple(CELLS),
     columns=("Image",),
-    runs=cross({label: _always(cell) for label, cell in CELLS.items()}, ("Image",)),
+    runs=tuple(Run(label, "Image", cell) for label, cell in CELLS.items()),
     published={},
     cost="12 runs a seed, half a minute each on an H200",
     notes=("P is 3 with rotary positions, 5 without; B is 0.001 but in the geometric row.",),

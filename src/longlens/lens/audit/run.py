@@ -61,7 +61,6 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
         "schema": SCHEMA,
         "kind": "audit",
         "task": options.task,
-        "title": f"Audit of {options.task}: accuracy against receptive field",
         "metric": "accuracy",
         "started": now(),
         "options": _options(options, fields),
