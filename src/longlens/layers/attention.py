@@ -39,6 +39,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
     """
 
     aspects = Aspects(stable=True)
+    projects_first = True
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longlens.layers.registry import unknown
-from longlens.models.norms import build_norm
+from longlens.models.norms import MaskedBatchNorm, PositionNorm, build_norm
 
 POSITIONS = ("none", "learned", "sinusoidal", "rotary")
 FEEDFORWARDS = ("mlp", "glu", "none")
@@ -118,6 +118,8 @@ class FeedForward(nn.Module):
     torch.Size([1, 2, 8])
     """
 
+    projects_first = True  # nothing but a linear map reads the input
+
     def __init__(self, dim: int, kind: str, hidden: int) -> None:
         super().__init__()
         self.gated = kind == "glu"
@@ -158,21 +160,33 @@ class Residual(nn.Module):
 
     Args:
         inner: maps (B, L, D) to (B, L, D).
-        norm: ``(x, mask) -> x``.
+        norm: of :func:`build_norm`.
         prenorm: where the norm goes.
         dropout: applied to what inner returns.
     """
 
-    def __init__(self, inner: nn.Module, norm: nn.Module, *, prenorm: bool, dropout: nn.Module):
+    def __init__(
+        self,
+        inner: nn.Module,
+        norm: PositionNorm | MaskedBatchNorm,
+        *,
+        prenorm: bool,
+        dropout: nn.Module,
+    ) -> None:
         super().__init__()
         self.inner = inner
         self.norm = norm
         self.prenorm = prenorm
+        self.projects_first = bool(getattr(inner, "projects_first", False))
         self.dropout = dropout
 
     def forward(self, x: Tensor, mask: Tensor | None, run: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply ``run`` (usually the inner module) inside the residual branch."""
-        y = run(self.norm(x, mask) if self.prenorm else x)
+        if self.prenorm and self.projects_first:
+            x, h = self.norm.fork(x, mask)
+        else:
+            h = self.norm(x, mask) if self.prenorm else x
+        y = run(h)
         x = x + self.dropout(y).to(x.dtype)  # the residual stream keeps its dtype under autocast
         out: Tensor = x if self.prenorm else self.norm(x, mask).to(x.dtype)
         return out

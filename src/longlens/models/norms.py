@@ -8,25 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from longlens.layers.registry import unknown
-
-ROWS = 64  # summed at once: one sum over all rows would keep few of a GPU's cores busy
-
-
-def column_sums(x: Tensor) -> Tensor:
-    """(N, D) -> (D,), in two steps where N allows it.
-
-    >>> column_sums(torch.ones(128, 2))
-    tensor([128., 128.])
-    """
-    if x.shape[0] % ROWS == 0:
-        x = x.unflatten(0, (-1, ROWS)).sum(1)
-    return x.sum(0)
+from longlens.ops.norm import WIDEST, column_moments, fork_layer_norm, has_kernels, scaled_sums
 
 
 class _Standardise(torch.autograd.Function):
     """Rows (N, D) to mean 0 and variance 1 over the real ones, times a weight, plus a bias.
 
-    The backward pass is written out: two passes over memory, where autograd takes six.
+    The backward pass is written out: two passes over memory, where autograd takes six; so are the
+    sums of both passes, on a GPU.
     """
 
     @staticmethod
@@ -34,10 +23,14 @@ class _Standardise(torch.autograd.Function):
         ctx: Any, x: Tensor, real: Tensor | None, weight: Tensor, bias: Tensor, eps: float
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wide = x.to(weight.dtype)
-        count = wide.new_full((), len(x)) if real is None else real.sum().to(wide).clamp_min(1)
-        mean = column_sums(wide if real is None else wide * real) / count
-        square = (wide - mean).square()
-        var = column_sums(square if real is None else square * real) / count
+        if has_kernels(x, weight):
+            mean, var, counts = column_moments(x, real).unbind()
+            count = counts[0]
+        else:
+            share = wide.new_ones(len(x), 1) if real is None else real.to(wide)
+            count = share.sum().clamp_min(1)
+            mean = (wide * share).sum(0) / count
+            var = ((wide - mean).square() * share).sum(0) / count
         rate = torch.rsqrt(var + eps)
         ctx.save_for_backward(x, real, weight, mean, rate, count)
         ctx.mark_non_differentiable(mean, var, count)
@@ -46,8 +39,12 @@ class _Standardise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, real, weight, mean, rate, count = ctx.saved_tensors
-        wide, grad = (x.to(weight.dtype) - mean) * rate, grad.to(weight.dtype)
-        to_bias, to_weight = column_sums(grad), column_sums(grad * wide)
+        wide = (x.to(weight.dtype) - mean) * rate
+        if has_kernels(x, weight):
+            to_bias, to_weight = scaled_sums(grad, x, mean, rate).unbind()
+        else:
+            to_bias, to_weight = grad.to(wide).sum(0), (grad * wide).sum(0)
+        grad = grad.to(wide)
         shared = (to_bias + wide * to_weight) / count  # what statistics pass on, to real rows
         own = grad - (shared if real is None else shared * real)
         return (own * (rate * weight)).to(x.dtype), None, to_weight, to_bias, None
@@ -81,6 +78,10 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
 
+    def fork(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The input and what :meth:`forward` makes of it."""
+        return x, self(x, mask)
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
         if not self.training:
@@ -109,9 +110,20 @@ class PositionNorm(nn.Module):
     torch.Size([1, 2, 4])
     """
 
-    def __init__(self, norm: nn.Module) -> None:
+    def __init__(self, norm: nn.LayerNorm | nn.RMSNorm) -> None:
         super().__init__()
         self.norm = norm
+
+    def fork(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The input and its norm, with one joint pass backward on a GPU.
+
+        For residual branches that start with a linear map: see ``fork_layer_norm``.
+        """
+        norm = self.norm
+        fits = has_kernels(x, norm.weight) and x.shape[-1] <= WIDEST
+        if isinstance(norm, nn.LayerNorm) and fits and torch.is_grad_enabled():
+            return fork_layer_norm(x, norm.weight, norm.bias, norm.eps)
+        return x, self(x, mask)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D) -> (B, L, D); the mask is not needed."""
@@ -119,7 +131,7 @@ class PositionNorm(nn.Module):
         return out
 
 
-def build_norm(name: str, dim: int) -> nn.Module:
+def build_norm(name: str, dim: int) -> PositionNorm | MaskedBatchNorm:
     """One of "layer", "rms" and "batch", as a module ``(x, mask) -> x``.
 
     >>> build_norm("layr", 4)
