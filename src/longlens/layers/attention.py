@@ -39,7 +39,6 @@ class SoftmaxAttention(SplitSequence, nn.Module):
     """
 
     aspects = Aspects(stable=True)
-    projects_first = True
 
     def __init__(
         self,

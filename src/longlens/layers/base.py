@@ -56,8 +56,6 @@ class Mixer(nn.Module):
     cost: str = "L"
     """How the arithmetic of forward grows with the length: "L", "L log L" or "L^2"."""
     aspects: Aspects = Aspects()
-    projects_first: bool = False
-    """Nothing but linear maps reads the input: it may come rounded as autocast would round it."""
     carries_input: bool = False
     """The output already has the input in it, through a gate: a block adds it no second time, and
     forward and step take ``kept``, the input before a norm."""

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from longlens.layers.registry import unknown
-from longlens.models.norms import MaskedBatchNorm, PositionNorm, build_norm
+from longlens.models.norms import build_norm
 
 POSITIONS = ("none", "learned", "sinusoidal", "rotary")
 FEEDFORWARDS = ("mlp", "glu", "none")
@@ -118,8 +118,6 @@ class FeedForward(nn.Module):
     torch.Size([1, 2, 8])
     """
 
-    projects_first = True  # nothing but a linear map reads the input
-
     def __init__(self, dim: int, kind: str, hidden: int) -> None:
         super().__init__()
         self.gated = kind == "glu"
@@ -160,33 +158,21 @@ class Residual(nn.Module):
 
     Args:
         inner: maps (B, L, D) to (B, L, D).
-        norm: of :func:`build_norm`.
+        norm: ``(x, mask) -> x``.
         prenorm: where the norm goes.
         dropout: applied to what inner returns.
     """
 
-    def __init__(
-        self,
-        inner: nn.Module,
-        norm: PositionNorm | MaskedBatchNorm,
-        *,
-        prenorm: bool,
-        dropout: nn.Module,
-    ) -> None:
+    def __init__(self, inner: nn.Module, norm: nn.Module, *, prenorm: bool, dropout: nn.Module):
         super().__init__()
         self.inner = inner
         self.norm = norm
         self.prenorm = prenorm
-        self.projects_first = bool(getattr(inner, "projects_first", False))
         self.dropout = dropout
 
     def forward(self, x: Tensor, mask: Tensor | None, run: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply ``run`` (usually the inner module) inside the residual branch."""
-        if self.prenorm and self.projects_first:
-            x, h = self.norm.fork(x, mask)
-        else:
-            h = self.norm(x, mask) if self.prenorm else x
-        y = run(h)
+        y = run(self.norm(x, mask) if self.prenorm else x)
         x = x + self.dropout(y).to(x.dtype)  # the residual stream keeps its dtype under autocast
         out: Tensor = x if self.prenorm else self.norm(x, mask).to(x.dtype)
         return out

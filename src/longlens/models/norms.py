@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from longlens.layers.registry import unknown
-from longlens.ops.norm import WIDEST, column_moments, fork_layer_norm, has_kernels, scaled_sums
+from longlens.ops.norm import column_moments, has_kernels, scaled_sums
 
 
 class _Standardise(torch.autograd.Function):
@@ -78,10 +78,6 @@ class MaskedBatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(dim))
         self.register_buffer("running_var", torch.ones(dim))
 
-    def fork(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The input and what :meth:`forward` makes of it."""
-        return x, self(x, mask)
-
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
         if not self.training:
@@ -110,20 +106,9 @@ class PositionNorm(nn.Module):
     torch.Size([1, 2, 4])
     """
 
-    def __init__(self, norm: nn.LayerNorm | nn.RMSNorm) -> None:
+    def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.norm = norm
-
-    def fork(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The input and its norm, with one joint pass backward on a GPU.
-
-        For residual branches that start with a linear map: see ``fork_layer_norm``.
-        """
-        norm = self.norm
-        fits = has_kernels(x, norm.weight) and x.shape[-1] <= WIDEST
-        if isinstance(norm, nn.LayerNorm) and fits and torch.is_grad_enabled():
-            return fork_layer_norm(x, norm.weight, norm.bias, norm.eps)
-        return x, self(x, mask)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D) -> (B, L, D); the mask is not needed."""
@@ -131,7 +116,7 @@ class PositionNorm(nn.Module):
         return out
 
 
-def build_norm(name: str, dim: int) -> PositionNorm | MaskedBatchNorm:
+def build_norm(name: str, dim: int) -> nn.Module:
     """One of "layer", "rms" and "batch", as a module ``(x, mask) -> x``.
 
     >>> build_norm("layr", 4)

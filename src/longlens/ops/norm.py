@@ -1,11 +1,9 @@
-"""Normalisation on a GPU with few passes over memory; opaque operators for ``torch.compile``.
+"""Sums over all rows of (N, D) on a GPU: what batch normalisation needs, in one pass each.
 
-A compiler makes several passes of sums over all rows; these make one. Shapes: N rows, D columns.
+Opaque to ``torch.compile``, which would make several passes, and slow ones where N may vary.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +11,11 @@ from torch import Tensor
 from longlens.ops.las.triton import INSTALLED, INTERPRETED
 from longlens.ops.las.triton.prologue_op import next_power_of_2, on_device
 
-TILE = 2048  # numbers that a program reads of each tensor at a time
-WIDEST = 2048  # columns of a layer norm
+WIDEST = 256  # columns of a tile
+TILE = 4096  # numbers that a program reads of each tensor at a time
+STAGES = 3  # tiles on their way
 ON_A_PROCESSOR = 4  # programs
+JOIN = {"BD": 16, "BP": 128}  # tiles of what the programs found
 
 
 def has_kernels(x: Tensor, weight: Tensor) -> bool:
@@ -29,17 +29,21 @@ def has_kernels(x: Tensor, weight: Tensor) -> bool:
     return fit and INSTALLED and (x.is_cuda or INTERPRETED)
 
 
-def _grid(x: Tensor, widest: int) -> tuple[int, int, dict[str, int]]:
+def _grid(x: Tensor) -> tuple[int, int, dict[str, int]]:
     """Programs over the rows of x (N, D), tiles of each, and the tile's shape."""
     rows, width = x.shape
-    columns = min(widest, next_power_of_2(width))
+    columns = min(WIDEST, next_power_of_2(width))
     height = max(1, TILE // columns)
     processors = 2
     if x.is_cuda:
         processors = torch.cuda.get_device_properties(x.device).multi_processor_count
     all_tiles = max(1, -(-rows // height))
     tiles = -(-all_tiles // (ON_A_PROCESSOR * processors))
-    return -(-all_tiles // tiles), tiles, {"D": width, "BD": columns, "BR": height}
+    return (
+        -(-all_tiles // tiles),
+        tiles,
+        {"D": width, "BD": columns, "BR": height, "STAGES": STAGES},
+    )
 
 
 @torch.library.custom_op("longlens::column_moments", mutates_args=())
@@ -51,7 +55,7 @@ def column_moments(x: Tensor, real: Tensor | None) -> Tensor:
     from longlens.ops.norm_kernels import join_moments_kernel, moments_kernel
 
     x = x.contiguous()
-    programs, tiles, shape = _grid(x, widest=256)
+    programs, tiles, shape = _grid(x)
     width = shape["D"]
     count = x.new_empty(programs, dtype=torch.float32)
     mean, square = (x.new_empty(programs, width, dtype=torch.float32) for _ in range(2))
@@ -61,8 +65,8 @@ def column_moments(x: Tensor, real: Tensor | None) -> Tensor:
             x, None if real is None else real.contiguous(), count, mean, square, len(x), tiles,
             MASKED=real is not None, **shape,
         )  # fmt: skip
-        join_moments_kernel[(-(-width // 16),)](
-            count, mean, square, out, programs, D=width, BD=16, BP=128
+        join_moments_kernel[(-(-width // JOIN["BD"]),)](
+            count, mean, square, out, programs, D=width, **JOIN
         )
     return out
 
@@ -75,93 +79,21 @@ def _(x: Tensor, real: Tensor | None) -> Tensor:
 @torch.library.custom_op("longlens::scaled_sums", mutates_args=())
 def scaled_sums(grad: Tensor, x: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
     """Sums over the rows of grad (N, D), and of grad · (x - mean) · rate: (2, D) float32."""
-    from longlens.ops.norm_kernels import scaled_sums_kernel
+    from longlens.ops.norm_kernels import join_sums_kernel, scaled_sums_kernel
 
     grad, x = grad.contiguous(), x.contiguous()
-    programs, tiles, shape = _grid(x, widest=256)
-    part = x.new_empty(2, programs, shape["D"], dtype=torch.float32)
+    programs, tiles, shape = _grid(x)
+    width = shape["D"]
+    part = x.new_empty(2, programs, width, dtype=torch.float32)
+    out = x.new_empty(2, width, dtype=torch.float32)
     with on_device(x):
-        scaled_sums_kernel[(programs, -(-shape["D"] // shape["BD"]))](
+        scaled_sums_kernel[(programs, -(-width // shape["BD"]))](
             grad, x, mean, rate, part, len(x), tiles, **shape
         )
-    return part.sum(1)
+        join_sums_kernel[(-(-width // JOIN["BD"]), 2)](part, out, programs, D=width, **JOIN)
+    return out
 
 
 @scaled_sums.register_fake
 def _(grad: Tensor, x: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
     return x.new_empty(2, x.shape[1], dtype=torch.float32)
-
-
-@torch.library.custom_op("longlens::layer_norm_backward", mutates_args=())
-def layer_norm_backward(
-    grad: Tensor, passed: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rate: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Gradients of x (N, D), ``passed`` added, and of bias and weight: (2, D) float32.
-
-    ``mean`` and ``rate`` (1 / deviation) are those of the rows.
-    """
-    from longlens.ops.norm_kernels import layer_norm_backward_kernel
-
-    grad, passed, x = grad.contiguous(), passed.contiguous(), x.contiguous()
-    programs, tiles, shape = _grid(x, widest=WIDEST)
-    out = torch.empty_like(x)
-    part = x.new_empty(2, programs, shape["D"], dtype=torch.float32)
-    with on_device(x):
-        layer_norm_backward_kernel[(programs,)](
-            grad, passed, x, weight, mean, rate, out, part, len(x), tiles, **shape
-        )
-    return out, part.sum(1)
-
-
-@layer_norm_backward.register_fake
-def _(
-    grad: Tensor, passed: Tensor, x: Tensor, weight: Tensor, mean: Tensor, rate: Tensor
-) -> tuple[Tensor, Tensor]:
-    return (
-        x.new_empty(x.shape, dtype=x.dtype),
-        x.new_empty(2, x.shape[1], dtype=torch.float32),
-    )
-
-
-class _Fork(torch.autograd.Function):
-    """x -> x, layer norm of x; both gradients meet in one kernel."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        wide = x.to(weight.dtype)
-        out, mean, rate = torch.native_layer_norm(wide, (x.shape[-1],), weight, bias, eps)
-        ctx.save_for_backward(x, weight, mean, rate)
-        return x.view_as(x), out.to(dtype)
-
-    @staticmethod
-    def backward(ctx: Any, passed: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, mean, rate = ctx.saved_tensors
-        flat = x.flatten(0, -2)
-        inner, sums = layer_norm_backward(
-            grad.reshape(flat.shape), passed.reshape(flat.shape), flat, weight,
-            mean.flatten(), rate.flatten(),
-        )  # fmt: skip
-        return inner.view(x.shape), sums[1], sums[0], None, None
-
-
-def fork_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """A residual stream and its layer norm, for a branch that starts with a linear map.
-
-    Under autocast the norm comes in the type that the linear map would round it to anyway.
-
-    Args:
-        x: (..., D), D at most 2,048, and with weights for which :func:`has_kernels`.
-        weight: (D,).
-        bias: (D,).
-        eps: added to the variance.
-
-    Returns:
-        x itself and its norm, both of its shape.
-    """
-    dtype = x.dtype
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
-    out: tuple[Tensor, Tensor] = _Fork.apply(x, weight, bias, eps, dtype)  # type: ignore[no-untyped-call]
-    return out

@@ -1,4 +1,4 @@
-"""Triton kernels of the normalisations: sums over the rows of (N, D) in one pass over memory.
+"""Triton kernels of batch normalisation: sums over the rows of (N, D) in one pass over memory.
 
 Every program takes tiles of BR rows in turn and writes one row of partial results, so that sums are
 added up in a fixed order: the same result every time.
@@ -17,15 +17,20 @@ COUNTS = ["rows", "tiles"]  # not worth a compilation of their own where divisib
 
 @triton.jit(do_not_specialize=COUNTS)
 def moments_kernel(X, REAL, COUNT, MEAN, SQUARE, rows, tiles, D: tl.constexpr, BD: tl.constexpr,
-                   BR: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
-    """Count, mean and sum of squares around it, of this program's rows (Welford's recurrence)."""
+                   BR: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+    """Count, mean and sum of squares around it, of this program's rows.
+
+    Sums are of differences from the first row that a place of the tile sees: squares of values far
+    from zero would cancel.
+    """
     program = tl.program_id(0)
     column = tl.program_id(1) * BD + tl.arange(0, BD)
     inside = column < D
     count = tl.zeros((BR,), tl.float32)
-    mean = tl.zeros((BR, BD), tl.float32)
+    pivot = tl.zeros((BR, BD), tl.float32)
+    plain = tl.zeros((BR, BD), tl.float32)
     square = tl.zeros((BR, BD), tl.float32)
-    for tile in range(tiles):
+    for tile in tl.range(0, tiles, num_stages=STAGES):
         row = (program * tiles + tile) * BR + tl.arange(0, BR)
         there = row < rows
         if MASKED:
@@ -33,10 +38,14 @@ def moments_kernel(X, REAL, COUNT, MEAN, SQUARE, rows, tiles, D: tl.constexpr, B
         seen = there[:, None] & inside[None, :]
         x = tl.load(X + row[:, None].to(tl.int64) * D + column[None, :], mask=seen, other=0.0)
         x = x.to(tl.float32)
+        pivot = tl.where((there & (count == 0.0))[:, None], x, pivot)
+        apart = tl.where(seen, x - pivot, 0.0)
+        plain += apart
+        square += apart * apart
         count += there.to(tl.float32)
-        step = tl.where(seen, x - mean, 0.0)
-        mean += step / tl.maximum(count, 1.0)[:, None]
-        square += tl.where(seen, step * (x - mean), 0.0)
+    own = plain / tl.maximum(count, 1.0)[:, None]
+    square = tl.maximum(square - plain * own, 0.0)
+    mean = pivot + own
     total = tl.sum(count, 0)
     joint = tl.sum(mean * count[:, None], 0) / tl.maximum(total, 1.0)
     apart = mean - joint[None, :]
@@ -79,7 +88,7 @@ def join_moments_kernel(COUNT, MEAN, SQUARE, OUT, programs, D: tl.constexpr, BD:
 
 @triton.jit(do_not_specialize=COUNTS)
 def scaled_sums_kernel(GRAD, X, MEAN, RATE, PART, rows, tiles, D: tl.constexpr, BD: tl.constexpr,
-                       BR: tl.constexpr):  # fmt: skip
+                       BR: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """Sums over rows of the gradient, and of the gradient times the standardised input."""
     program, programs = tl.program_id(0), tl.num_programs(0)
     column = tl.program_id(1) * BD + tl.arange(0, BD)
@@ -88,7 +97,7 @@ def scaled_sums_kernel(GRAD, X, MEAN, RATE, PART, rows, tiles, D: tl.constexpr, 
     rate = tl.load(RATE + column, mask=inside, other=0.0)
     plain = tl.zeros((BR, BD), tl.float32)
     scaled = tl.zeros((BR, BD), tl.float32)
-    for tile in range(tiles):
+    for tile in tl.range(0, tiles, num_stages=STAGES):
         row = (program * tiles + tile) * BR + tl.arange(0, BR)
         seen = (row < rows)[:, None] & inside[None, :]
         at = row[:, None].to(tl.int64) * D + column[None, :]
@@ -100,33 +109,16 @@ def scaled_sums_kernel(GRAD, X, MEAN, RATE, PART, rows, tiles, D: tl.constexpr, 
     tl.store(PART + (programs + program) * D + column, tl.sum(scaled, 0), mask=inside)
 
 
-@triton.jit(do_not_specialize=COUNTS)
-def layer_norm_backward_kernel(GRAD, PASSED, X, WEIGHT, MEAN, RATE, OUT, PART, rows, tiles,
-                               D: tl.constexpr, BD: tl.constexpr, BR: tl.constexpr):  # fmt: skip
-    """Through a layer norm, plus the gradient that passed it by; sums for bias and weight."""
-    program, programs = tl.program_id(0), tl.num_programs(0)
-    column = tl.arange(0, BD)
+@triton.jit(do_not_specialize=["programs"])
+def join_sums_kernel(PART, OUT, programs, D: tl.constexpr, BD: tl.constexpr, BP: tl.constexpr):
+    """PART (2, programs, D) -> OUT (2, D)."""
+    which = tl.program_id(1)
+    column = tl.program_id(0) * BD + tl.arange(0, BD)
     inside = column < D
-    weight = tl.load(WEIGHT + column, mask=inside, other=0.0)
-    to_bias = tl.zeros((BR, BD), tl.float32)
-    to_weight = tl.zeros((BR, BD), tl.float32)
-    for tile in range(tiles):
-        row = (program * tiles + tile) * BR + tl.arange(0, BR)
-        there = row < rows
-        seen = there[:, None] & inside[None, :]
-        at = row[:, None].to(tl.int64) * D + column[None, :]
-        grad = tl.load(GRAD + at, mask=seen, other=0.0).to(tl.float32)
-        x = tl.load(X + at, mask=seen, other=0.0).to(tl.float32)
-        passed = tl.load(PASSED + at, mask=seen, other=0.0).to(tl.float32)
-        mean = tl.load(MEAN + row, mask=there, other=0.0)
-        rate = tl.load(RATE + row, mask=there, other=0.0)
-        y = tl.where(seen, (x - mean[:, None]) * rate[:, None], 0.0)
-        to_bias += grad
-        to_weight += grad * y
-        grad *= weight[None, :]
-        along = tl.sum(grad * y, 1) / D
-        inner = grad - (tl.sum(grad, 1) / D)[:, None] - y * along[:, None]
-        out = passed + inner * rate[:, None]
-        tl.store(OUT + at, out.to(OUT.dtype.element_ty), mask=seen)
-    tl.store(PART + program * D + column, tl.sum(to_bias, 0), mask=inside)
-    tl.store(PART + (programs + program) * D + column, tl.sum(to_weight, 0), mask=inside)
+    total = tl.zeros((BD,), tl.float32)
+    for first in range(0, programs, BP):
+        p = first + tl.arange(0, BP)
+        seen = (p < programs)[:, None] & inside[None, :]
+        at = (which * programs + p)[:, None] * D + column[None, :]
+        total += tl.sum(tl.load(PART + at, mask=seen, other=0.0), 0)
+    tl.store(OUT + which * D + column, total, mask=inside)
