@@ -66,6 +66,23 @@ def test_what_auto_takes_is_within_the_budget(reading, rate, dtype):
         assert over_budget(case, "auto", dtype, "cuda") == [], case
 
 
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("width", [8, 20, 32])
+def test_narrow_causal_heads_within_the_budget(width, dtype):
+    if torch.cuda.get_device_capability()[0] < 9:
+        pytest.skip("faster from Hopper on")
+    lengths, rates, groups = (2, 63, 300, 1024), (None, 1e-3, 0.05), (1, 2)
+    for seed, (n, rate, group) in enumerate(itertools.product(lengths, rates, groups)):
+        options = dict(is_causal=True, window=(1, 4, 5)[seed % 3], edge="zero")
+        case = Case(2, 2, group, n, n, width, width, rate, False, seed, options)
+        q, k, v, alpha, _, _ = case.tensors(dtype, device="cuda")
+        plan = explain(q, k, v, alpha=alpha, enable_gqa=True, **options)
+        assert any("Triton kernel in SDPA's place" in why for why in plan.reasons), plan
+        asked = explain(q, k, v, alpha=alpha, enable_gqa=True, impl="sdpa", **options)
+        assert not any("Triton" in why for why in asked.reasons)
+        assert over_budget(case, "auto", dtype, "cuda") == [], case
+
+
 @pytest.mark.parametrize("width", [64, 80, 128])
 def test_two_triangles_within_the_budget(width):
     for seed, (n, rate) in enumerate(

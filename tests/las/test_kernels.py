@@ -5,6 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from longlens import LaSAttention, SoftmaxAttention, decay_rates, las_attention
+from longlens.models.count import flop_count
 from longlens.ops.las import las_attention_packed, las_attention_varlen
 from longlens.ops.las.api import explain, kernel_refusal
 from longlens.ops.las.call import make_call
@@ -304,3 +305,13 @@ def test_decoding_kernels_refuse_gradients():
     cache = LaSCache(torch.randn(1, 1, 5, 16), torch.randn(1, 1, 5, 16))
     with pytest.raises(ValueError, match="no gradient"):
         cache.attend(torch.randn(1, 1, 1, 16, requires_grad=True), impl="triton")
+
+
+def test_the_kernels_arithmetic_is_counted():
+    q, k, v = torch.randn(3, 1, 2, 40, 8).unbind()
+    once = 4 * 2 * 40 * 40 * 8
+    for options in (dict(is_causal=True), dict(is_causal=False, alpha=torch.tensor([0.1, 0.2]))):
+        found = flop_count(lambda o=options: las_attention(q, k, v, impl="triton", **o))
+        assert once <= found < 1.5 * once
+    alpha = torch.tensor([0.1, 0.2])
+    assert once <= flop_count(lambda: mirrored_attention(q, k, v, alpha, 0.3)) < 1.5 * once

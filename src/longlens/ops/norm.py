@@ -12,9 +12,9 @@ from longlens.ops.las.triton import INSTALLED, INTERPRETED
 from longlens.ops.las.triton.prologue_op import next_power_of_2, on_device
 
 WIDEST = 256  # columns of a tile
-TILE = 4096  # numbers that a program reads of each tensor at a time
-STAGES = 3  # tiles on their way
-ON_A_PROCESSOR = 4  # programs
+TILE = 2048  # numbers that a program reads of each tensor at a time
+STAGES = 4  # tiles on their way
+ON_A_PROCESSOR = 2  # programs
 JOIN = {"BD": 16, "BP": 128}  # tiles of what the programs found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from longlens.ops.las.sdpa import (
     zero_rows,
 )
 from longlens.ops.las.triton import mirror_op, why_not
+from longlens.ops.las.triton.attention_op import NARROW, beats_sdpa
 from longlens.ops.rotary import rotate
 
 
@@ -48,6 +49,7 @@ class _Decision:
     alpha_max: float | None = None
     equal_in_group: bool = False  # α is constant over the query heads of each key head
     mirrored: bool = False  # two-sided decay as one causal call over both triangles
+    free: bool = False  # no implementation was asked for by name
 
 
 def las_attention(
@@ -198,6 +200,8 @@ def explain(
         call = max(calls, key=lambda piece: piece.query.numel(), default=call)
     route, why = _route(call, decision)
     reasons.append(why)
+    if _kernel_runs(call, decision):
+        reasons.append(f"heads of at most {NARROW} columns: a Triton kernel in SDPA's place")
     if heads != kv_heads and route in ("folded", "merged"):
         shared = route == "folded" and decision.equal_in_group
         reasons.append(
@@ -247,11 +251,12 @@ def _decide(call: Call, impl: str) -> _Decision:
             raise ValueError(f"impl='sdpa' is not possible: {why}; use 'reference'")
         return _Decision("reference", why)
     alpha, alpha_max = call.alpha, call.alpha_max
-    decision = _Decision("sdpa", alpha_max=alpha_max)
+    decision = _Decision("sdpa", alpha_max=alpha_max, free=impl == "auto")
     if alpha is not None and alpha_max is None and _may_read(alpha):
         alpha_max, equal = read_alpha(alpha, call.key.shape[1])
         # Each head's α has a gradient of its own, so learning them rules sharing out.
-        decision = _Decision("sdpa", "", alpha_max, equal and not alpha.requires_grad)
+        equal = equal and not alpha.requires_grad
+        decision = replace(decision, alpha_max=alpha_max, equal_in_group=equal)
     if impl == "auto" and device == "cuda" and refusal is None:
         route, why = _route(call, decision)
         if route in ("merged", "rows"):  # one kernel beats many calls
@@ -304,6 +309,17 @@ def _prologue_runs(call: Call, decision: _Decision) -> bool:
         and _route(call, decision)[0] in FUSED_ROUTES
         and query.shape[2] <= call.key.shape[2]
         and (call.is_causal or query.shape[2] == call.key.shape[2])
+    )
+
+
+def _kernel_runs(call: Call, decision: _Decision) -> bool:
+    """Whether what the prologue has prepared goes to our kernel instead of SDPA's."""
+    return (
+        decision.free
+        and call.is_causal
+        and call.key_mask is None
+        and beats_sdpa(call.query, call.value)
+        and _prologue_runs(call, decision)
     )
 
 
@@ -361,6 +377,7 @@ def _attend_sdpa(
         alpha_max=decision.alpha_max,
         equal_in_group=decision.equal_in_group,
         fused=_prologue_runs(call, decision),
+        kernel=_kernel_runs(call, decision),
         angles=angles,
         **call.reading(),
     )

@@ -27,6 +27,7 @@ from longlens.ops.las.parts import Parts, fold_square
 from longlens.ops.las.reference import reference
 from longlens.ops.las.row import row_attention
 from longlens.ops.las.smoothing import pool_values
+from longlens.ops.las.triton.attention_op import kernel_attention
 
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
 FUSED_ROUTES = ("plain", "folded")  # those with one call, whose inputs Triton can prepare
@@ -85,6 +86,7 @@ def sdpa_attention(
     *,
     route: str,
     fused: bool,
+    kernel: bool,
     angles: tuple[Tensor, Tensor] | None,
     alpha: Tensor | None,
     alpha_max: float | None,
@@ -102,8 +104,8 @@ def sdpa_attention(
 
     `tensors` are query, key and value, of equal lengths if `fused`: then Triton prepares them for
     the routes ``folded`` and ``plain``, and they may be packed into one and not yet rotated by
-    `angles`. Only ``row`` and ``rows`` take a chunk: elsewhere the caller has cut the sequence
-    into blocks.
+    `angles`. With `kernel`, causal attention itself is Triton's on those routes. Only ``row`` and
+    ``rows`` take a chunk: elsewhere the caller has cut the sequence into blocks.
     """
     pooling: dict[str, Any] = dict(window=window, smoothing=smoothing, edge=edge, key_mask=key_mask)
     if fused and route in FUSED_ROUTES:
@@ -112,7 +114,10 @@ def sdpa_attention(
             tensors, heads, alpha=alpha, alpha_max=alpha_max, equal_in_group=equal_in_group,
             scale=scale, angles=angles, **pooling,
         )  # fmt: skip
-        out = _plain(q, k, v, is_causal=is_causal, key_mask=key_mask, scale=scale)
+        if kernel:
+            out, _ = kernel_attention(q, k, v, alpha=None, causal=True, scale=scale)
+        else:
+            out = _plain(q, k, v, is_causal=is_causal, key_mask=key_mask, scale=scale)
         return _narrow(out, width)
     assert angles is None
     query, key, value = tensors

@@ -6,11 +6,13 @@ triangles, each folded as causal decay is, beats one kernel that knows about the
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.flop_counter import register_flop_formula
 
 from longlens.ops.las.flash import flash_backward, flash_forward
 from longlens.ops.las.triton.prologue_op import (
@@ -19,6 +21,7 @@ from longlens.ops.las.triton.prologue_op import (
     next_power_of_2,
     on_device,
     strides,
+    watched,
 )
 
 aten = torch.ops.aten
@@ -182,6 +185,12 @@ def _op_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
 las_mirrored.register_autograd(_op_backward, setup_context=_setup)
 
 
+@register_flop_formula(torch.ops.longlens.las_mirrored)
+def _(q: list[int], *_: Any, **__: Any) -> int:
+    """What one two-sided softmax takes; the two triangles here are twice as much by that count."""
+    return 4 * math.prod(q[:3]) * q[2] * q[3]
+
+
 class _Eager(torch.autograd.Function):
     """The same without the operator's bookkeeping."""
 
@@ -199,7 +208,7 @@ class _Eager(torch.autograd.Function):
 
 def mirrored_attention(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Tensor:
     """Two-sided LaS attention over pooled values, all of shape (B, H, n, D), with α·n in range."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or watched():
         out: Tensor = las_mirrored(q, k, v, alpha, scale)[0]
     else:
         out = _Eager.apply(q, k, v, alpha, scale)  # type: ignore[no-untyped-call]

@@ -65,6 +65,11 @@ def on_device(x: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(x.device)
 
 
+def watched() -> bool:
+    """Whether somebody counts operators: then kernels must run as such, whatever that costs."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
 def next_power_of_2(n: int) -> int:
     """The smallest power of two that is at least n."""
     return 1 << (n - 1).bit_length()
