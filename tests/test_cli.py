@@ -41,6 +41,16 @@ def test_bench_writes_rows_with_provenance(tmp_path, capsys):
     assert float(rows[1]["error"]) < 1e-5 and rows[1]["path"] == "folded"
 
 
+def test_bench_of_training_steps(tmp_path, capsys):
+    path = tmp_path / "step.csv"
+    words = ["--only", "LaS Image", "--quick", "true", "--batches", "2", "--output", str(path)]
+    assert main(["bench", "step", *words, "--options", "dim=16 mixer_options.num_heads=2"]) == 0
+    assert "LaS, Image: " in capsys.readouterr().out
+    (row,) = csv.DictReader(path.read_text().splitlines())
+    assert float(row["step_ms"]) > 0
+    assert "num_heads" in row["options"] and row["commit"]
+
+
 def test_bench_of_length(tmp_path):
     path = tmp_path / "length.csv"
     words = ["--lengths", "128 256", "--heads", "2", "--head_dim", "16", "--output", str(path)]

@@ -15,6 +15,9 @@ TEXTS = {
     "decode": "shape,dtype,layer,token_ms,ratio_to_softmax,cache_gb_per_s,hardware\n"
     '"8,4096,1024,16,4",bfloat16,softmax,0.1,1,900,H200\n'
     '"8,4096,1024,16,4",bfloat16,LaS,0.11,1.1,880,H200\n',
+    "step": "shape,dtype,step_ms,padded_tokens_per_s,share_of_peak,first_step_s,attention_ms,"
+    "matrix_ms,hardware\n"
+    '"LaS, Image",bfloat16,8.5,6023529,0.23,26.5,4.1,1.9,H200\n',
     "length": "shape,dtype,causal,bound,window,forward_backward_ms,peak_mib,peak_kib_per_token,"
     "hardware\n"
     '"1,8,65536,64",bfloat16,True,1e-05,5,40.5,1200,18.75,H200\n'
@@ -36,6 +39,7 @@ def bench(tmp_path, text):
         ("layer", "1.10 ×", ["time"]),
         ("decode", "0.11 ms", ["time"]),
         ("length", "18.8", ["time", "memory"]),
+        ("step", "6.02 M", ["time"]),
     ],
 )
 def test_tables_and_pictures(tmp_path, name, cell, pictures):

@@ -60,7 +60,7 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
     """
     started = time.perf_counter()
     folder = run_folder(options)
-    with ranks(_device(options)) as among, ExitStack() as stack:
+    with ranks(device_of(options)) as among, ExitStack() as stack:
         if among.main:
             stack.enter_context(locked(folder))
             if options.resume == "restart":
@@ -95,7 +95,7 @@ def _train(
     kind: str = "supervised",
 ) -> dict[str, Any]:
     """One stage: train one model to the end and write its record."""
-    _set_determinism(options)
+    set_determinism(options)
     origin = provenance(among.device)
     record = Record(folder, options.tensorboard) if among.main else None
     try:
@@ -178,7 +178,8 @@ def _pretraining(options: TrainOptions) -> TrainOptions:
     return stage
 
 
-def _device(options: TrainOptions) -> torch.device:
+def device_of(options: TrainOptions) -> torch.device:
+    """The device that the options mean."""
     if options.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch sees no CUDA device here; use cpu")
     if options.device == "auto":
@@ -186,7 +187,8 @@ def _device(options: TrainOptions) -> torch.device:
     return torch.device(options.device)
 
 
-def _set_determinism(options: TrainOptions) -> None:
+def set_determinism(options: TrainOptions) -> None:
+    """Let torch take kernels with the same result every time, if asked for."""
     if options.deterministic and options.device != "cpu":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(options.deterministic)

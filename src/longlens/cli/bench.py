@@ -267,10 +267,12 @@ def main(argv: Sequence[str]) -> int:
         argv = ["--help"]
     from longlens.cli.bench_layers import decode, layer
     from longlens.cli.bench_length import length
+    from longlens.cli.bench_step import step
     from longlens.cli.bench_train import train
 
     commands: Any = {
-        "ops": ops, "layer": layer, "decode": decode, "length": length, "train": train
+        "ops": ops, "layer": layer, "decode": decode, "length": length, "step": step,
+        "train": train,
     }  # fmt: skip
     code: int = auto_cli(commands, args=list(argv), prog="longlens bench")
     return code

@@ -14,6 +14,7 @@ SHAPES = {
     "layer": "B,L,dim,heads",
     "decode": "B,prompt,dim,heads,key heads",
     "length": "B,H,L,D",
+    "step": "run",
 }
 
 
@@ -39,6 +40,16 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
     "forward_ms": ("forward", _ms),
     "forward_backward_ms": ("forward + backward", _ms),
     "token_ms": ("a token", _ms),
+    "step_ms": ("a step", _ms),
+    "padded_tokens_per_s": ("padded tokens/s", lambda value: f"{value / 1e6:.2f} M"),
+    "share_of_peak": ("of peak", lambda value: f"{value:.0%}"),
+    "first_step_s": ("first step", lambda value: f"{value:.0f} s"),
+    "attention_ms": ("attention", _ms),
+    "matrix_ms": ("matrix products", _ms),
+    "norm_ms": ("norms", _ms),
+    "optimizer_ms": ("optimizer", _ms),
+    "copies_ms": ("copies", _ms),
+    "other_ms": ("other", _ms),
     "ratio_to_plain": ("to plain SDPA", _times),
     "ratio_to_softmax": ("to softmax", _times),
     "graph_ms": ("as a CUDA graph", _ms),
@@ -49,6 +60,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
     "peak_kib_per_token": ("KiB a token", lambda value: f"{value:.1f}"),
     "error": ("error", lambda value: f"{value:.0e}"),
 }
+PARTS = ("attention_ms", "matrix_ms", "norm_ms", "optimizer_ms", "copies_ms", "other_ms")
 SHORT = ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", "error")
 
 
@@ -59,6 +71,7 @@ def title_of(bench: Bench) -> str:
         "layer": "Attention layers",
         "decode": "Decoding",
         "length": "One layer on long sequences",
+        "step": "Training steps",
     }[kind(bench)]
     return ", ".join(filter(None, [what, bench.rows[0].get("hardware")]))
 
@@ -66,7 +79,7 @@ def title_of(bench: Bench) -> str:
 def kind(bench: Bench) -> str:
     """Which of the benchmarks wrote the rows, by the column that only it has."""
     own = {"implementation": "ops", "token_ms": "decode", "ratio_to_softmax": "layer",
-           "peak_kib_per_token": "length"}  # fmt: skip
+           "peak_kib_per_token": "length", "step_ms": "step"}  # fmt: skip
     for column, name in own.items():
         if column in bench.rows[0]:
             return name
@@ -101,6 +114,19 @@ def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
     where = f" · {bench.rows[0]['hardware']}" if bench.rows[0].get("hardware") else ""
     if kind(bench) == "length":
         return list(_over_length(bench, where, width))
+    if kind(bench) == "step":
+        parts = {
+            row["shape"]: {
+                COLUMNS[name][0]: float(row[name])
+                for name in PARTS
+                if _given(row.get(name)) and float(row[name]) > 0
+            }
+            for row in bench.rows
+        }
+        if not any(parts.values()):
+            return []
+        axis = f"ms on the device, logarithmic{where}"
+        return [("time", dot_chart("Where a training step goes", parts, axis, "run", width=width))]
     series, title, reference = {
         "ops": ("implementation", "Forward and backward, against plain SDPA", "ratio_to_plain"),
         "layer": ("layer", "Forward and backward of a layer, against softmax", "ratio_to_softmax"),

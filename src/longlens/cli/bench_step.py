@@ -1,0 +1,182 @@
+"""`longlens bench step`: training steps of declared runs, and what the device does in them."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from dataclasses import fields
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from longlens import tasks
+from longlens.assemble.build import make_job, make_model
+from longlens.assemble.measure import (
+    flops_per_token,
+    forget_peak_memory,
+    peak_flops,
+    peak_memory_mib,
+)
+from longlens.assemble.run import device_of, set_determinism
+from longlens.cli.bench import write_rows
+from longlens.cli.run import read_changes
+from longlens.experiments.catalog import find
+from longlens.experiments.plan import Planned, plan, quick_data
+from longlens.experiments.standins import prepare_stand_in
+from longlens.training.distributed import Ranks
+from longlens.training.engine import Engine
+from longlens.training.options import TrainOptions
+from longlens.training.provenance import provenance
+
+Row = dict[str, Any]
+PASSES = 5  # over the batches, timed one by one
+WARM_UP = 5  # passes before: programs are compiled and captured
+
+# Kinds of kernels by their names; the first that fits.
+KINDS = {
+    "attention": r"sdpa|flash|fmha|attention|dot_do_o|convert_dq|prologue"
+    r"|^(forward|query|key|delta)_kernel|_both$",
+    "matrix": r"gemm|nvjet|cutlass|splitK|gemv|cublas",
+    "norm": r"norm|moments|scaled_sums|join_sums",
+    "optimizer": r"multi_tensor_apply",
+    "copies": r"Mem(cpy|set)|copy",
+}
+
+
+def step(
+    experiment: str = "table2",
+    only: str = "LaS Image ListOps",
+    options: str = "",
+    batches: int = 24,
+    quick: bool = False,
+    output: Path | None = None,
+) -> int:
+    """Time training steps of an experiment's runs: tokens a second, share of the peak, kernels.
+
+    Steps alone: no evaluation, no checkpoints. Data must have been prepared.
+
+    Args:
+        experiment: a name of `longlens run`.
+        only: rows and columns, with spaces between; the same as `longlens run --only`.
+        options: changes of `longlens train`'s options, as in "expansion=2 shapes=any".
+        batches: different batches of a pass.
+        quick: tiny models on stand-in data, to see that it works.
+        output: also write the rows to this CSV file, with hardware, versions and commit.
+    """
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        planned = plan(
+            find(experiment), folder, only=only.split(), quick=quick,
+            changes=read_changes(options.split()),
+        )  # fmt: skip
+        for run in planned:
+            if quick:
+                prepare_stand_in(run.cell["task"], quick_data(folder))
+            rows.append(measure(run, batches))
+            print(_lines(rows[-1]), flush=True)
+            if output is not None:
+                write_rows(output, rows)
+            torch.compiler.reset()
+    return 0
+
+
+def measure(run: Planned, batches: int) -> Row:
+    """One run's row of the table."""
+    known = {field.name for field in fields(TrainOptions)}
+    options = TrainOptions(**{k: v for k, v in run.cell.items() if k in known}, progress=False)
+    set_determinism(options)
+    device = device_of(options)
+    ranks = Ranks(device)
+    task = tasks.load(options.task, options.root, **options.task_options)
+    forget_peak_memory(device)
+    start = time.perf_counter()
+    model = make_model(options, task.spec, "supervised", device)
+    job = make_job(options, task, model, ranks)
+    engine = Engine(job, options, ranks)
+    engine.optimizer.set_factor(1.0)
+    chance = torch.Generator(device).manual_seed(0)
+    some = list(islice(job.train.epoch(0), batches))
+
+    def one_pass() -> float:
+        began = time.perf_counter()
+        for batch in some:
+            engine.update(job.prepare(batch, chance, training=True))
+        _wait(device)
+        return time.perf_counter() - began
+
+    engine.update(job.prepare(some[0], chance, training=True))
+    _wait(device)
+    first = time.perf_counter() - start
+    for _ in range(WARM_UP):
+        one_pass()
+    seconds = median(one_pass() for _ in range(PASSES))
+    memory = peak_memory_mib(device)
+    origin = provenance(device)
+    padded = sum(batch.padded_tokens for batch in some)
+    peak = peak_flops(origin["hardware"], engine.low_precision)
+    arithmetic = flops_per_token(model, job) * padded / seconds
+    by_kind = _kernels(one_pass, len(some)) if device.type == "cuda" else {}
+    return {
+        "shape": f"{run.row}, {run.column}",
+        "dtype": "bfloat16" if engine.low_precision else "float32",
+        "step_ms": 1e3 * seconds / len(some),
+        "padded_tokens_per_s": padded / seconds,
+        "tokens_per_s": sum(batch.tokens for batch in some) / seconds,
+        "share_of_peak": arithmetic / peak if peak else float("nan"),
+        "first_step_s": first,
+        "peak_mib": memory,
+        **{f"{kind}_ms": by_kind.get(kind, float("nan")) for kind in (*KINDS, "other")},
+        "options": " ".join(f"{k}={v}" for k, v in _told(run).items()),
+        **origin,
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _told(run: Planned) -> dict[str, Any]:
+    return {k: v for k, v in run.cell.items() if k not in ("runs", "name", "root", "seed")}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _kernels(one_pass: Any, steps: int) -> dict[str, float]:
+    """Milliseconds of a step that the device spends in each kind of kernel."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        one_pass()
+    times = dict.fromkeys((*KINDS, "other"), 0.0)
+    for event in found.key_averages():
+        times[kind_of(event.key)] += event.self_device_time_total / 1e3 / steps
+    return times
+
+
+def kind_of(kernel: str) -> str:
+    """The kind of work that a kernel of this name does.
+
+    >>> kind_of("nvjet_sm90_tst_128x160_64x5_2x1_v_bz_NNT"), kind_of("triton_poi_fused_gelu_view_9")
+    ('matrix', 'other')
+    """
+    return next((kind for kind, names in KINDS.items() if re.search(names, kernel)), "other")
+
+
+def _lines(row: Row) -> str:
+    spent = ", ".join(
+        f"{kind} {row[f'{kind}_ms']:.2f}" for kind in (*KINDS, "other")
+        if row[f"{kind}_ms"] == row[f"{kind}_ms"]
+    )  # fmt: skip
+    share = row["share_of_peak"]
+    return (
+        f"{row['shape']}: {row['step_ms']:.2f} ms a step, {row['padded_tokens_per_s']:,.0f} padded "
+        f"tokens/s ({row['tokens_per_s']:,.0f} real), "
+        + (f"{share:.1%} of peak, " if share == share else "")
+        + f"first step after {row['first_step_s']:.1f} s, {row['peak_mib']:,.0f} MiB"
+        + (f"\n  ms on the device: {spent}" if spent else "")
+    )
