@@ -1,11 +1,12 @@
 """Tables as Markdown, CSV and LaTeX, and the blocks of Markdown files."""
 
 import csv
+from pathlib import Path
 
 import pytest
 
 from longlens.cli.main import main
-from longlens.report.formats import update_blocks, write_tables
+from longlens.report.formats import block, update_blocks, write_tables
 from longlens.report.results import read_results
 from tests.report.sample import write_results
 
@@ -60,6 +61,14 @@ def test_blocks_are_written_anew(folder):
     assert "| S4 | (86.82) | (59.60) | (73.21 over 2) |\n<!-- end -->\nb" in new
     assert "old" not in new and "| LaS | 99.7 ms | 1.03 × |" in new
     assert update_blocks(new, folder.parent) == new
+
+
+def test_blocks_of_audits(folder):
+    audits = Path(__file__).parents[2] / "results"
+    every = block("results/audit_far-*.json", audits.parent)
+    assert every.startswith("| task | verdict |") and "far-order, distance 512" in every
+    one = block("results/audit_far-order_512.json", audits.parent)
+    assert "| conv 61 | 61 |" in one and "| s4d | all |" in one
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tempfile
 import time
 from dataclasses import fields
@@ -62,7 +63,7 @@ def step(
 
     Args:
         experiment: a name of `longlens run`.
-        only: rows and columns, with spaces between; the same as `longlens run --only`.
+        only: rows and columns, as in "'LaS+ in minutes' Image" (`longlens run --only`).
         options: changes of `longlens train`'s options, as in "expansion=2 shapes=any".
         batches: different batches of a pass.
         quick: tiny models on stand-in data, to see that it works.
@@ -71,8 +72,8 @@ def step(
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         planned = plan(
-            find(experiment), folder, only=only.split(), quick=quick,
-            changes=read_changes(options.split()),
+            find(experiment), folder, only=shlex.split(only), quick=quick,
+            changes=read_changes(shlex.split(options)),
         )  # fmt: skip
         for run in planned:
             if quick:

@@ -37,6 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "image": _IMAGES, "smnist": _IMAGES, "pmnist": _IMAGES,
     "pathfinder": _PATHFINDER, "pathx": {**_PATHFINDER, "size": 64},
     "select": {**_ATOMIC, "marked": 8},
+    "far-order": dict(distance=8, train=TRAIN, validation=HELD, test=HELD),
     **dict.fromkeys(("cumsum", "cummax", "shift", "reverse", "sort"), _ATOMIC),
     **dict.fromkeys(("enwik8", "text8", "wikitext103"), _LANGUAGE),
 }  # fmt: skip

@@ -66,9 +66,11 @@ def _subtitle(report: Mapping[str, Any]) -> str:
     parts = []
     if verdict and verdict["decided"]:
         parts.append(f"{verdict['category']}, {verdict['confidence']:.0%} sure")
-    for name in ("budget", "steps", "epochs"):
+    if "budget" in options:
+        parts.append(f"{options['budget']} a model")
+    for name in ("steps", "epochs"):
         if name in options:
-            parts.append(f"{options[name]} {'' if name == 'budget' else name}".strip() + " a model")
+            parts.append(f"{options[name]:,g} {name} a model")
     if "seeds" in options:
         parts.append(f"{options['seeds']} seeds" if options["seeds"] > 1 else "1 seed")
     if options.get("quick"):

@@ -30,7 +30,7 @@ def show_audit(measurement: Measurement) -> dict[str, Any]:
     title = f"Audit of {audited(measurement.values)}"
     diagnostics = values.get("diagnostics") or {}
     tables = [
-        _curve_table(title, values),
+        curve_table(title, values),
         _ratio(title, values),
         _ranges(title, values),
         _probes(title, diagnostics),
@@ -104,7 +104,8 @@ def audit_failures(measurement: Measurement) -> list[dict[str, str]]:
     ]  # fmt: skip
 
 
-def _curve_table(title: str, values: Mapping[str, Any]) -> Table:
+def curve_table(title: str, values: Mapping[str, Any]) -> Table:
+    """Every model of an audit."""
     rows = []
     for entry in values.get("curve") or ():
         spread = f" ± {percent(entry['deviation'])}" if entry.get("deviation") is not None else ""

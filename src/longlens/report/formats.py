@@ -9,9 +9,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from longlens.report.audits import curve_table, summary
 from longlens.report.bench import bench_table
 from longlens.report.cells import MISSING, Cell, Mean, filled, means, table
-from longlens.report.results import Bench, Experiment, Results, read_file
+from longlens.report.results import Bench, Experiment, Measurement, Results, read_file
 
 FORMATS = ("md", "csv", "latex")
 BLOCK = re.compile(r"^(<!-- table: ([^\n]+?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
@@ -170,7 +171,8 @@ def update_blocks(text: str, root: Path) -> str:
     """Write the tables of a Markdown text anew, from the files that it names.
 
     A block is ``<!-- table: results/NAME.json -->`` … ``<!-- end -->``. After the file it may name
-    ``rows="A; B"`` and ``columns="C; D"``. Paths are seen from ``root``.
+    ``rows="A; B"`` and ``columns="C; D"``. ``results/audit_*.json`` shows the verdicts of all
+    audits, one of them its models. Paths are seen from ``root``.
 
     Raises:
         ValueError: a block names what does not exist.
@@ -192,11 +194,17 @@ def block(description: str, root: Path) -> str:
         if name not in ("rows", "columns") or not equals:
             raise ValueError(f'a block has rows="…" and columns="…" after its file, got {option!r}')
         chosen[name] = [word.strip() for word in value.split(";") if word.strip()]
-    if not (root / path).exists():
+    found = sorted(root.glob(path))
+    if not found:
         raise ValueError(f"a block names {path}, which does not exist in {root}")
-    part = read_file(root / path)
-    if isinstance(part, Experiment):
+    parts = [read_file(each) for each in found]
+    audits = [part for part in parts if isinstance(part, Measurement) and part.kind == "audit"]
+    if len(audits) == len(parts) and not chosen:
+        shown = summary(audits) if "*" in path else curve_table("", audits[0].values)
+        return markdown([shown["head"], *shown["rows"]])
+    part = parts[0]
+    if isinstance(part, Experiment) and len(parts) == 1:
         return markdown(text_grid(part, **chosen))
-    if isinstance(part, Bench) and not chosen:
+    if isinstance(part, Bench) and len(parts) == 1 and not chosen:
         return markdown(bench_table(part))
-    raise ValueError(f"a block cannot show {description}: only tables, curves and benchmarks")
+    raise ValueError(f"a block cannot show {description}: only tables, curves, benches and audits")

@@ -7,6 +7,7 @@ from typing import Any
 from longlens.tasks import atomic, listops
 from longlens.tasks.build import make_options
 from longlens.tasks.errors import DataError
+from longlens.tasks.farfield.build import MEMBERS, spec_of
 from longlens.tasks.registry import TASKS, find_task
 from longlens.tasks.spec import Spec
 
@@ -55,6 +56,8 @@ def expected_spec(name: str, **options: Any) -> Spec:
         return Spec("next_token", "tokens", max_length=0, vocab_size=_VOCABULARIES[name])
     if isinstance(made, atomic.AtomicOptions):
         return atomic.spec(name, made)
+    if name in MEMBERS:
+        return spec_of(name, made)
     raise DataError(f"{name} has no known shape; there are {', '.join(TASKS)}")
 
 

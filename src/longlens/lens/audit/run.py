@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
             point, record = _train(options, task, mixer, field, seed)
             if record is not None:
                 records[mixer, field, seed] = record
-                report["provenance"] = record["provenance"]
+                report["provenance"] = _provenance(records.values())
             if field is None:
                 report["global"].append({"mixer": mixer, **point})
             else:
@@ -106,6 +106,12 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
         report["shuffled_model"] = _shuffle_best(options, task, report["best"])
         save(report)
     return report
+
+
+def _provenance(records: Iterable[Report]) -> Report:
+    """Where the models come from; several values where they differ."""
+    all_of = [record["provenance"] for record in records]
+    return {name: ", ".join(dict.fromkeys(str(own[name]) for own in all_of)) for name in all_of[-1]}
 
 
 def check_labels(task: Task) -> None:

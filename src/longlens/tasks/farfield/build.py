@@ -45,19 +45,24 @@ class _Make:
 
 def build(job: Job) -> tuple[Spec, dict[str, int]]:
     """Write the three splits of the task ``job.name``."""
-    member, options = MEMBERS[job.name], job.options
+    options = job.options
     sizes = {split: getattr(options, split) for split in SPLITS}
-    length = member.length(options)
-    job.blocks(_Make(job.name), sizes, max(1, min(2000, BLOCK_BYTES // length)))
-    spec = Spec(
+    spec = spec_of(job.name, options)
+    job.blocks(_Make(job.name), sizes, max(1, min(2000, BLOCK_BYTES // spec.max_length)))
+    return spec, sizes
+
+
+def spec_of(name: str, options: Any) -> Spec:
+    """What a model needs to know of the task ``name``; no data are needed."""
+    member = MEMBERS[name]
+    return Spec(
         kind="classification",
         inputs="tokens",
-        max_length=length,
+        max_length=member.length(options),
         vocab_size=member.vocabulary(options),
         num_classes=member.classes(options),
-        readout="last" if job.name in READOUT else None,
+        readout="last" if name in READOUT else None,
     )
-    return spec, sizes
 
 
 class Estimate:
