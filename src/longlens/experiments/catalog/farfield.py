@@ -5,7 +5,8 @@
 Cost: 45 runs a seed. D = 64 and 256 take a CPU minutes a run, 16,384 a GPU.
 
 The task asks which of two segments comes first. Every model of a receptive field below D is at
-chance, whatever pools its outputs: docs/farfield.md has the proof. Two blocks of width 32, 1,500 steps; nothing is published.
+chance, whatever pools its outputs: docs/farfield.md has the proof. Two blocks of width 32, 1,500
+steps; nothing is published.
 """
 
 from __future__ import annotations
