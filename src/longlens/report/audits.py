@@ -67,16 +67,25 @@ def summary(measurements: Sequence[Measurement]) -> Table:
         rows.append(
             {
                 "task": audited(measurement.values),
-                "verdict": verdict.get("category"),
+                "verdict": _decided(verdict),
                 "confidence (%)": percent(verdict.get("confidence")),
                 "field for 95 % of the gain": needed.get("receptive_field") or "more than tried",
                 "typical length": values.get("length"),
-                "bounded / global (%)": percent((values.get("ratio") or {}).get("ratio")),
+                "field 61 / global (%)": percent((values.get("ratio") or {}).get("ratio")),
                 "published (%)": percent((values.get("published") or {}).get("ratio")),
                 "marks": ", ".join(mark for mark, _ in marks(values)) or None,
             }
         )
+    if not any(row["marks"] for row in rows):
+        for row in rows:
+            del row["marks"]
     return plain_table("All audits", rows)
+
+
+def _decided(verdict: Mapping[str, Any]) -> str | None:
+    """The verdict's category; confidence below 90 % decides nothing."""
+    category: str | None = verdict.get("category")
+    return category if category is None or verdict.get("decided") else f"{category}, undecided"
 
 
 def marks(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -200,7 +200,8 @@ def block(description: str, root: Path) -> str:
     parts = [read_file(each) for each in found]
     audits = [part for part in parts if isinstance(part, Measurement) and part.kind == "audit"]
     if len(audits) == len(parts) and not chosen:
-        shown = summary(audits) if "*" in path else curve_table("", audits[0].values)
+        several = len(audits) > 1 or "*" in path
+        shown = summary(audits) if several else curve_table("", audits[0].values)
         return markdown([shown["head"], *shown["rows"]])
     part = parts[0]
     if isinstance(part, Experiment) and len(parts) == 1:
