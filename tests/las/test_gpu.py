@@ -62,10 +62,11 @@ def test_a_sliced_upstream_gradient_of_compiled_attention():
         torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("width", [32, 64])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_both_off_is_sdpa_bit_for_bit(causal, dtype):
-    shape = (2, 300, 4, 64)
+def test_both_off_is_sdpa_bit_for_bit(causal, dtype, width):
+    shape = (2, 300, 4, width)
     q, k, v = (torch.randn(shape, device="cuda").to(dtype).transpose(1, 2) for _ in range(3))
     expected = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     assert torch.equal(las_attention(q, k, v, is_causal=causal), expected)

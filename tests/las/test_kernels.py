@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from torch.utils.flop_counter import FlopCounterMode
 
 from longlens import LaSAttention, SoftmaxAttention, decay_rates, las_attention
 from longlens.models.count import flop_count
@@ -313,5 +314,12 @@ def test_the_kernels_arithmetic_is_counted():
     for options in (dict(is_causal=True), dict(is_causal=False, alpha=torch.tensor([0.1, 0.2]))):
         found = flop_count(lambda o=options: las_attention(q, k, v, impl="triton", **o))
         assert once <= found < 1.5 * once
+    bounds = torch.tensor([0, 10, 40])
+    packed = flop_count(lambda: las_kernel(q, k, v, None, None, bounds, 30, 0, 0, True, 0.3))
+    assert packed == once * 30 // 40
+    x = q.clone().requires_grad_()
+    with FlopCounterMode(display=False) as counter:
+        las_attention(x, k, v, impl="triton").sum().backward()
+    assert counter.get_total_flops() == once * 7 // 2
     alpha = torch.tensor([0.1, 0.2])
     assert once <= flop_count(lambda: mirrored_attention(q, k, v, alpha, 0.3)) < 1.5 * once

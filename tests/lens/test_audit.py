@@ -63,6 +63,12 @@ def test_too_narrow_a_sweep_decides_nothing():
     assert "try fields up to 800" in found["verdict"]["text"]
 
 
+def test_a_global_model_that_lags_behind_decides_nothing():
+    found = summarise(points({5: 0.85, 61: 0.86, None: 0.78}), 0.5, 25_000, 1000)["verdict"]
+    assert found["category"] == "short range" and not found["decided"]
+    assert "no global model keeps up (s4d, 78.0%)" in found["text"]
+
+
 def test_confidence_follows_seeds_and_test_size():
     near = {3: [0.80, 0.86], 300: [0.88, 0.90], None: [0.88, 0.92]}
     unsure = summarise(points(near, (0, 1)), 0.5, 10_000, 1000)["verdict"]

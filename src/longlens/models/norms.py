@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from longlens.layers.registry import unknown
-from longlens.ops.norm import column_moments, has_kernels, scaled_sums
+from longlens.ops.norm import (
+    column_moments,
+    has_kernels,
+    moments_reference,
+    scaled_sums,
+    scaled_sums_reference,
+)
 
 
 class _Standardise(torch.autograd.Function):
@@ -25,12 +31,9 @@ class _Standardise(torch.autograd.Function):
         wide = x.to(weight.dtype)
         if has_kernels(x, weight):
             mean, var, counts = column_moments(x, real).unbind()
-            count = counts[0]
         else:
-            share = wide.new_ones(len(x), 1) if real is None else real.to(wide)
-            count = share.sum().clamp_min(1)
-            mean = (wide * share).sum(0) / count
-            var = ((wide - mean).square() * share).sum(0) / count
+            mean, var, counts = moments_reference(wide, real).unbind()
+        count = counts[0]
         rate = torch.rsqrt(var + eps)
         ctx.save_for_backward(x, real, weight, mean, rate, count)
         ctx.mark_non_differentiable(mean, var, count)
@@ -43,7 +46,8 @@ class _Standardise(torch.autograd.Function):
         if has_kernels(x, weight):
             to_bias, to_weight = scaled_sums(grad, x, mean, rate).unbind()
         else:
-            to_bias, to_weight = grad.to(wide).sum(0), (grad * wide).sum(0)
+            given = (grad.to(wide), x.to(wide), mean, rate)
+            to_bias, to_weight = scaled_sums_reference(*given).unbind()
         grad = grad.to(wide)
         shared = (to_bias + wide * to_weight) / count  # what statistics pass on, to real rows
         own = grad - (shared if real is None else shared * real)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlens.ops.las.triton import INSTALLED, INTERPRETED
-from longlens.ops.las.triton.prologue_op import next_power_of_2, on_device
+from longlens.ops.launching import DTYPES, INSTALLED, INTERPRETED, next_power_of_2, on_device
 
 WIDEST = 256  # columns of a tile
 TILE = 2048  # numbers that a program reads of each tensor at a time
@@ -19,14 +18,38 @@ JOIN = {"BD": 16, "BP": 128}  # tiles of what the programs found
 
 
 def has_kernels(x: Tensor, weight: Tensor) -> bool:
-    """Whether the operators below take such an input and such weights.
+    """Whether the kernels take such an input and such weights.
 
     >>> has_kernels(torch.ones(2, 3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
     False
     """
-    types = (torch.float32, torch.float16) + (() if INTERPRETED else (torch.bfloat16,))
-    fit = x.dtype in types and weight.dtype == torch.float32
+    fit = x.dtype in DTYPES and weight.dtype == torch.float32
     return fit and INSTALLED and (x.is_cuda or INTERPRETED)
+
+
+def moments_reference(x: Tensor, real: Tensor | None) -> Tensor:
+    """Mean, variance and count over the rows of x (N, D) where real (N, 1) is: (3, D).
+
+    The count stands in every column, and is 1 where no row is real.
+
+    >>> x, real = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([[True], [True], [False]])
+    >>> moments_reference(x, real).flatten()
+    tensor([2., 1., 2.])
+    """
+    if real is None:
+        count = x.new_full((), max(1, len(x)))
+        mean = x.sum(0) / count
+        var = (x - mean).square().sum(0) / count
+    else:
+        count = real.sum().to(x).clamp_min(1)
+        mean = torch.where(real, x, 0).sum(0) / count
+        var = torch.where(real, x - mean, 0).square().sum(0) / count
+    return torch.stack([mean, var, count.expand_as(mean)])
+
+
+def scaled_sums_reference(grad: Tensor, x: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
+    """Sums over the rows of grad (N, D), and of grad · (x - mean) · rate: (2, D)."""
+    return torch.stack([grad.sum(0), (grad * ((x - mean) * rate)).sum(0)])
 
 
 def _grid(x: Tensor) -> tuple[int, int, dict[str, int]]:
@@ -48,12 +71,11 @@ def _grid(x: Tensor) -> tuple[int, int, dict[str, int]]:
 
 @torch.library.custom_op("longlens::column_moments", mutates_args=())
 def column_moments(x: Tensor, real: Tensor | None) -> Tensor:
-    """Mean, variance and count over the rows of x (N, D) where real (N, 1) is: (3, D) float32.
-
-    The count stands in every column, and is 1 where no row is real.
-    """
+    """``moments_reference`` by kernels, in float32."""
     from longlens.ops.norm_kernels import join_moments_kernel, moments_kernel
 
+    if real is not None and real.shape != (len(x), 1):
+        raise ValueError(f"real must have shape ({len(x)}, 1), got {tuple(real.shape)}")
     x = x.contiguous()
     programs, tiles, shape = _grid(x)
     width = shape["D"]
@@ -78,7 +100,7 @@ def _(x: Tensor, real: Tensor | None) -> Tensor:
 
 @torch.library.custom_op("longlens::scaled_sums", mutates_args=())
 def scaled_sums(grad: Tensor, x: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
-    """Sums over the rows of grad (N, D), and of grad · (x - mean) · rate: (2, D) float32."""
+    """``scaled_sums_reference`` by kernels, in float32."""
     from longlens.ops.norm_kernels import join_sums_kernel, scaled_sums_kernel
 
     grad, x = grad.contiguous(), x.contiguous()

@@ -58,7 +58,7 @@ def moments_kernel(X, REAL, COUNT, MEAN, SQUARE, rows, tiles, D: tl.constexpr, B
 @triton.jit(do_not_specialize=["programs"])
 def join_moments_kernel(COUNT, MEAN, SQUARE, OUT, programs, D: tl.constexpr, BD: tl.constexpr,
                         BP: tl.constexpr):  # fmt: skip
-    """Mean and variance of everything from what the programs found; then the count, OUT[2, 0]."""
+    """Mean, variance and count (in every column) of everything, from what the programs found."""
     column = tl.program_id(0) * BD + tl.arange(0, BD)
     inside = column < D
     total = 0.0

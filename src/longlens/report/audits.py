@@ -63,12 +63,13 @@ def summary(measurements: Sequence[Measurement]) -> Table:
     for measurement in measurements:
         values = measurement.values
         verdict = values.get("verdict") or {}
+        open_ = verdict.get("category") == "open"  # a guess whose odds mean nothing
         needed = ((values.get("ranges") or {}).get("of_gain") or {}).get("0.95") or {}
         rows.append(
             {
                 "task": audited(measurement.values),
                 "verdict": _decided(verdict),
-                "confidence (%)": percent(verdict.get("confidence")),
+                "confidence (%)": percent(None if open_ else verdict.get("confidence")),
                 "field for 95 % of the gain": needed.get("receptive_field") or "more than tried",
                 "typical length": values.get("length"),
                 "field 61 / global (%)": percent((values.get("ratio") or {}).get("ratio")),
@@ -83,9 +84,11 @@ def summary(measurements: Sequence[Measurement]) -> Table:
 
 
 def _decided(verdict: Mapping[str, Any]) -> str | None:
-    """The verdict's category; confidence below 90 % decides nothing."""
+    """The verdict's category, and whether that is all that can be said."""
     category: str | None = verdict.get("category")
-    return category if category is None or verdict.get("decided") else f"{category}, undecided"
+    if category in (None, "open") or verdict.get("decided"):
+        return category
+    return f"{category}, undecided"
 
 
 def marks(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -47,6 +47,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
     "attention_ms": ("attention", _ms),
     "matrix_ms": ("matrix products", _ms),
     "norm_ms": ("norms", _ms),
+    "pointwise_ms": ("pointwise", _ms),
     "optimizer_ms": ("optimizer", _ms),
     "copies_ms": ("copies", _ms),
     "other_ms": ("other", _ms),
@@ -60,7 +61,10 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
     "peak_kib_per_token": ("KiB a token", lambda value: f"{value:.1f}"),
     "error": ("error", lambda value: f"{value:.0e}"),
 }
-PARTS = ("attention_ms", "matrix_ms", "norm_ms", "optimizer_ms", "copies_ms", "other_ms")
+PARTS = tuple(
+    f"{kind}_ms"
+    for kind in ("attention", "matrix", "norm", "pointwise", "optimizer", "copies", "other")
+)
 SHORT = ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", "error")
 
 

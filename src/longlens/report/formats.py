@@ -194,7 +194,7 @@ def block(description: str, root: Path) -> str:
         if name not in ("rows", "columns") or not equals:
             raise ValueError(f'a block has rows="…" and columns="…" after its file, got {option!r}')
         chosen[name] = [word.strip() for word in value.split(";") if word.strip()]
-    found = sorted(root.glob(path))
+    found = [] if Path(path).is_absolute() else sorted(root.glob(path))
     if not found:
         raise ValueError(f"a block names {path}, which does not exist in {root}")
     parts = [read_file(each) for each in found]

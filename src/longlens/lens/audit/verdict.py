@@ -151,12 +151,27 @@ def _verdict(
     )
     if category == "open":
         text += f"; try fields up to {int(LONG * length)}"
+    weak = _weak_global(curve, best)
+    if weak is not None:
+        text += (
+            f"; but no global model keeps up ({weak['model']}, {weak['test']:.1%}): one that is "
+            "trained better might show more that is far away"
+        )
     return {
         "category": category,
-        "decided": confidence >= SURE and category != "open",
+        "decided": confidence >= SURE and category != "open" and weak is None,
         "confidence": confidence,
         "text": text,
     }
+
+
+def _weak_global(curve: list[dict[str, Any]], best: dict[str, Any]) -> dict[str, Any] | None:
+    """The best global model, if it learns less than 95 % of what a bounded one does."""
+    everywhere = [row for row in curve if row["receptive_field"] is None]
+    if not everywhere:
+        return None
+    top = max(everywhere, key=lambda row: row["validation"])
+    return top if top["gain"] < 0.95 * best["gain"] else None
 
 
 def _nothing(text: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from longlens.ops.las.sdpa import (
     zero_rows,
 )
 from longlens.ops.las.triton import mirror_op, why_not
-from longlens.ops.las.triton.attention_op import NARROW, beats_sdpa
+from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
 from longlens.ops.rotary import rotate
 
 
@@ -32,7 +32,7 @@ class Plan:
 
     impl: str  # "reference" | "sdpa" | "triton"
     route: str  # of sdpa: "row" | "plain" | "folded" | "merged" | "rows"; of triton: "triton",
-    # or "mirrored", where cuDNN's kernels do the work between; else as impl
+    # "narrow", as folded or plain, or "mirrored", where cuDNN's kernels do the work; else as impl
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -200,7 +200,8 @@ def explain(
         call = max(calls, key=lambda piece: piece.query.numel(), default=call)
     route, why = _route(call, decision)
     reasons.append(why)
-    if _kernel_runs(call, decision):
+    narrow = _kernel_runs(call, decision)
+    if narrow:
         reasons.append(f"heads of at most {NARROW} columns: a Triton kernel in SDPA's place")
     if heads != kv_heads and route in ("folded", "merged"):
         shared = route == "folded" and decision.equal_in_group
@@ -209,7 +210,7 @@ def explain(
             if shared
             else f"keys and values are repeated to {heads} heads"
         )
-    return Plan("sdpa", route, tuple(reasons))
+    return Plan("triton" if narrow else "sdpa", "narrow" if narrow else route, tuple(reasons))
 
 
 def las_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:
@@ -292,6 +293,8 @@ def kernel_refusal(call: Call) -> str | None:
         return reason
     if isinstance(call.query_offset, Tensor):
         return "Triton kernels take query_offset as an int, not as a tensor"
+    if call.query.shape[0] * call.query.shape[1] > MOST_HEADS:
+        return f"Triton kernels take up to {MOST_HEADS:,} heads, those of all sequences together"
     if call.smoothing == "masked" and call.window > 1:
         if call.window // 2 > WIDEST_BAND:
             return f"Triton kernels take masked windows up to {2 * WIDEST_BAND + 1}"
@@ -313,12 +316,17 @@ def _prologue_runs(call: Call, decision: _Decision) -> bool:
 
 
 def _kernel_runs(call: Call, decision: _Decision) -> bool:
-    """Whether what the prologue has prepared goes to our kernel instead of SDPA's."""
+    """Whether what the prologue has prepared goes to our kernel instead of SDPA's.
+
+    Never without decay and smoothing: that is SDPA, bit for bit.
+    """
     return (
         decision.free
         and call.is_causal
         and call.key_mask is None
+        and (call.alpha is not None or call.window > 1)
         and beats_sdpa(call.query, call.value)
+        and kernel_refusal(call) is None
         and _prologue_runs(call, decision)
     )
 

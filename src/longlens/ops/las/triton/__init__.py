@@ -10,23 +10,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import torch
 
+from longlens.ops.launching import DTYPES, INSTALLED, INTERPRETED
+
 HEAD_DIMS = (1, 256)  # smallest and largest width of a head
-
-
-def _installed() -> bool:
-    try:
-        return importlib.util.find_spec("triton") is not None
-    except ImportError:  # an import hook that keeps it away
-        return False
-
-
-INSTALLED = _installed()
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton, too, reads it once
 
 
 def why_not(device: torch.device, dtype: torch.dtype, width: int) -> str | None:
@@ -34,13 +22,12 @@ def why_not(device: torch.device, dtype: torch.dtype, width: int) -> str | None:
 
     On a CPU they run in Triton's interpreter (TRITON_INTERPRET=1), to test their logic.
     """
-    dtypes = (torch.float32, torch.float16) + (() if INTERPRETED else (torch.bfloat16,))
     if device.type != "cuda" and not INTERPRETED:
         return f"Triton kernels need a CUDA device, the tensors are on {device.type}"
     if not INSTALLED:
         return "the package triton is not installed"
-    if dtype not in dtypes:
-        names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)
+    if dtype not in DTYPES:
+        names = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
         return f"Triton kernels take {names}, not {str(dtype).removeprefix('torch.')}"
     if not HEAD_DIMS[0] <= width <= HEAD_DIMS[1]:
         return (

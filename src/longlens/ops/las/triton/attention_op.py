@@ -14,14 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
-from longlens.ops.las.triton.prologue_op import (
-    dense_rows,
-    empty_as,
-    next_power_of_2,
-    on_device,
-    strides,
-    watched,
-)
+from longlens.ops.las.triton.prologue_op import dense_rows, empty_as, strides
+from longlens.ops.launching import next_power_of_2, on_device, watched
 
 
 class Blocks(NamedTuple):
@@ -47,8 +41,9 @@ _FLOAT32 = {
     256: dict(forward=Blocks(32, 32, 4, 1), query=Blocks(32, 32, 4, 1), key=Blocks(32, 32, 4, 1)),
 }
 
-# Causal attention without decay, by heads narrower than cuDNN's tiles of 64: 563 us forward and
-# backward at (50, 8, 1024, 32), cuDNN 647 us. Longer sequences have not been measured.
+MOST_HEADS = 65_535  # a limit of CUDA on the second axis of a grid
+# Causal attention without decay and mask, by heads narrower than cuDNN's tiles of 64: forward and
+# backward 563 us at (50, 8, 1024, 32), cuDNN 647 us. Other shapes have not been measured.
 NARROW, LONGEST_NARROW = 32, 2048
 _NARROW = dict(forward=Blocks(64, 64, 4, 3), query=Blocks(64, 32, 4, 3), key=Blocks(128, 64, 4, 2))
 
@@ -65,7 +60,7 @@ def beats_sdpa(query: Tensor, value: Tensor) -> bool:
 
 
 def _blocks(kernel: str, q: Tensor, v: Tensor, plain: bool) -> Blocks:
-    """Settings for a kernel; ``plain``: causal and without decay."""
+    """Settings for a kernel; ``plain``: causal, without decay, mask, lag and packing."""
     table = _FLOAT32 if q.dtype == torch.float32 else _HALF
     width = max(q.shape[3], v.shape[3])
     if plain and width <= NARROW and q.dtype != torch.float32:
@@ -125,7 +120,8 @@ def _forward(
     out = _like(q, v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    blocks = _blocks("forward", q, v, causal and alpha is None)
+    plain = causal and lag == 0 and all(side is None for side in (alpha, mask, bounds))
+    blocks = _blocks("forward", q, v, plain)
     settings = _settings(q, v, alpha, mask, bounds, causal, blocks)
     heads = q.shape[1]
     grid = (-(-longest // blocks.queries), _sequences(q, bounds) * heads)
@@ -158,7 +154,7 @@ def _backward(
             out, grad, lse, grad_lse, delta, lse_2, *strides(out, grad), n, heads, DV=v.shape[3],
             BDV=max(16, next_power_of_2(v.shape[3])), BM=64,
         )  # fmt: skip
-        plain = causal and alpha is None
+        plain = causal and lag == 0 and all(side is None for side in (alpha, mask, bounds))
         blocks = _blocks("query", q, v, plain)
         query_kernel[(-(-longest // blocks.queries), count * heads)](
             q, k, v, grad, lse_2, delta, grad_lse, dq, rates, alpha, mask, bounds,
@@ -239,10 +235,25 @@ def _op_backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
 las_kernel.register_autograd(_op_backward, setup_context=_setup)
 
 
+def _products(q: list[int], k: list[int], v: list[int], bounds: Any, longest: int) -> int:
+    """As torch counts attention: the whole square, causal or not; packed, as many of them."""
+    keys = k[2] if bounds is None else longest
+    return 2 * math.prod(q[:3]) * keys * (q[3] + v[3])
+
+
 @register_flop_formula(torch.ops.longlens.las_kernel)
-def _(q: list[int], k: list[int], v: list[int], *_: Any, **__: Any) -> int:
-    """As torch counts attention: the whole square, causal or not."""
-    return 2 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
+def _(
+    q: Any, k: Any, v: Any, _a: Any, _m: Any, bounds: Any, longest: int, *_: Any, **__: Any
+) -> int:
+    return _products(q, k, v, bounds, longest)
+
+
+@register_flop_formula(torch.ops.longlens.las_kernel_backward)
+def _(
+    _g: Any, _l: Any, q: Any, k: Any, v: Any, _o: Any, _s: Any, _a: Any, _m: Any, bounds: Any,
+    longest: int, *_: Any, **__: Any,
+) -> int:  # fmt: skip
+    return _products(q, k, v, bounds, longest) * 5 // 2
 
 
 class _Eager(torch.autograd.Function):

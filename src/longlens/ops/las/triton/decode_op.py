@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlens.ops.las.triton.prologue_op import dense_rows, next_power_of_2, on_device
+from longlens.ops.las.triton.prologue_op import dense_rows
+from longlens.ops.launching import next_power_of_2, on_device
 
 KEYS = 64  # of a tile
 SHORTEST = 256  # keys of a stretch: below that, joining costs more than sharing saves

@@ -15,14 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
 from longlens.ops.las.flash import flash_backward, flash_forward
-from longlens.ops.las.triton.prologue_op import (
-    dense_rows,
-    empty_as,
-    next_power_of_2,
-    on_device,
-    strides,
-    watched,
-)
+from longlens.ops.las.triton.prologue_op import dense_rows, empty_as, strides
+from longlens.ops.launching import next_power_of_2, on_device, watched
 
 aten = torch.ops.aten
 WIDTHS = (64, 128)  # narrower heads: one Triton kernel is as fast; wider: cuDNN has no backward
@@ -189,6 +183,11 @@ las_mirrored.register_autograd(_op_backward, setup_context=_setup)
 def _(q: list[int], *_: Any, **__: Any) -> int:
     """What one two-sided softmax takes; the two triangles here are twice as much by that count."""
     return 4 * math.prod(q[:3]) * q[2] * q[3]
+
+
+@register_flop_formula(torch.ops.longlens.las_mirrored_backward)
+def _(_: Any, q: list[int], *__: Any, **___: Any) -> int:
+    return 10 * math.prod(q[:3]) * q[2] * q[3]
 
 
 class _Eager(torch.autograd.Function):

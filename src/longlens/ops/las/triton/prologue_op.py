@@ -7,12 +7,13 @@ written in one piece; or [v] alone where nothing is to scale or rotate.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from longlens.ops.launching import next_power_of_2, on_device
 
 WIDEST_WINDOW = 64  # beyond it, doubling in torch reads less than one load per window position
 
@@ -56,23 +57,6 @@ def empty_as(like: Tensor, shape: list[int]) -> Tensor:
 def strides(*tensors: Tensor) -> list[int]:
     """Strides of batch, heads and length, of one tensor after the other."""
     return [n for t in tensors for n in t.stride()[:3]]
-
-
-def on_device(x: Tensor) -> AbstractContextManager[object]:
-    """Launch kernels where x is; entering a device costs as much as a launch, so only if needed."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(x.device)
-
-
-def watched() -> bool:
-    """Whether somebody counts operators: then kernels must run as such, whatever that costs."""
-    return torch._C._len_torch_dispatch_stack() > 0
-
-
-def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is at least n."""
-    return 1 << (n - 1).bit_length()
 
 
 def _outputs(tensors: list[Tensor], plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
