@@ -39,7 +39,7 @@ def bench(tmp_path, text):
         ("layer", "1.10 ×", ["time"]),
         ("decode", "0.11 ms", ["time"]),
         ("length", "18.8", ["time", "memory"]),
-        ("step", "6.02 M", ["time"]),
+        ("step", "6,023,529", ["time"]),
     ],
 )
 def test_tables_and_pictures(tmp_path, name, cell, pictures):

@@ -41,7 +41,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
     "forward_backward_ms": ("forward + backward", _ms),
     "token_ms": ("a token", _ms),
     "step_ms": ("a step", _ms),
-    "padded_tokens_per_s": ("padded tokens/s", lambda value: f"{value / 1e6:.2f} M"),
+    "padded_tokens_per_s": ("padded tokens/s", lambda value: f"{value:,.0f}"),
     "share_of_peak": ("of peak", lambda value: f"{value:.0%}"),
     "first_step_s": ("first step", lambda value: f"{value:.0f} s"),
     "attention_ms": ("attention", _ms),
