@@ -82,6 +82,14 @@ def test_less_is_better_for_bits(tmp_path):
     assert Metric("perplexity").value({"bits_per_token": 3.0}) == 8.0
 
 
+def test_a_curve_has_ticks_where_it_has_points(tmp_path):
+    values = figure5()
+    values["columns"].append("65536")  # declared, and not run yet
+    ((_, picture),) = overview(experiment(tmp_path, values), "Context")
+    assert ">1,024<" in picture or ">1024<" in picture
+    assert "65536" not in picture and "65,536" not in picture
+
+
 def test_what_the_lists_leave_out_is_shown_all_the_same(tmp_path):
     values = table2()
     values["records"].append(record("Late", "Sorting"))

@@ -79,7 +79,9 @@ def _over_x(experiment: Experiment, title: str, width: int) -> str | None:
             lines.append(Line(f"{row}, published", theirs, style, mark=True, hollow=True))
         if ours:
             lines.append(Line(row, ours, style, mark=True))
-    places = sorted(xs.values())
+    places = sorted({x for line in lines for x, _ in line.points})  # where there is something
+    if not places:
+        return None
     return line_chart(
         title, lines, experiment.x_label or "x", Metric(experiment.metric).label,
         log_x=places[0] > 0 and places[-1] >= 16 * places[0], x_ticks=places, width=width,
