@@ -12,11 +12,11 @@ import torch
 import longlens
 
 ROOT = Path(__file__).parent.parent
-KERNELS = ("forward", "backward", "prologue", "mirror", "decode")  # need triton; no examples
+LAS = "longlens.ops.las.triton"
+KERNELS = [f"{LAS}.{name}" for name in ("forward", "backward", "prologue", "mirror", "decode")]
+KERNELS.append("longlens.ops.norm_kernels")  # all need triton and have no examples
 MODULES = sorted(
-    m.name
-    for m in pkgutil.walk_packages(longlens.__path__, "longlens.")
-    if m.name not in [f"longlens.ops.las.triton.{name}" for name in KERNELS]
+    m.name for m in pkgutil.walk_packages(longlens.__path__, "longlens.") if m.name not in KERNELS
 )
 PAGES = [
     ROOT / "README.md",
