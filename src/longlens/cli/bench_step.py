@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import re
 import shlex
 import tempfile
@@ -179,13 +180,13 @@ def kind_of(kernel: str) -> str:
 def _lines(row: Row) -> str:
     spent = ", ".join(
         f"{kind} {row[f'{kind}_ms']:.2f}" for kind in (*KINDS, "other")
-        if row[f"{kind}_ms"] == row[f"{kind}_ms"]
+        if not math.isnan(row[f"{kind}_ms"])
     )  # fmt: skip
     share = row["share_of_peak"]
     return (
         f"{row['shape']}: {row['step_ms']:.2f} ms a step, {row['padded_tokens_per_s']:,.0f} padded "
         f"tokens/s ({row['tokens_per_s']:,.0f} real), "
-        + (f"{share:.1%} of peak, " if share == share else "")
+        + ("" if math.isnan(share) else f"{share:.1%} of peak, ")
         + f"first step after {row['first_step_s']:.1f} s, {row['peak_mib']:,.0f} MiB"
         + (f"\n  ms on the device: {spent}" if spent else "")
     )

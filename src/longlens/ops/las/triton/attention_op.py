@@ -59,8 +59,12 @@ def beats_sdpa(query: Tensor, value: Tensor) -> bool:
     )
 
 
+def _plain(causal: bool, lag: int, *sides: Tensor | None) -> bool:
+    """Causal, without a lag, decay, mask or packing."""
+    return causal and lag == 0 and all(side is None for side in sides)
+
+
 def _blocks(kernel: str, q: Tensor, v: Tensor, plain: bool) -> Blocks:
-    """Settings for a kernel; ``plain``: causal, without decay, mask, lag and packing."""
     table = _FLOAT32 if q.dtype == torch.float32 else _HALF
     width = max(q.shape[3], v.shape[3])
     if plain and width <= NARROW and q.dtype != torch.float32:
@@ -120,7 +124,7 @@ def _forward(
     out = _like(q, v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    plain = causal and lag == 0 and all(side is None for side in (alpha, mask, bounds))
+    plain = _plain(causal, lag, alpha, mask, bounds)
     blocks = _blocks("forward", q, v, plain)
     settings = _settings(q, v, alpha, mask, bounds, causal, blocks)
     heads = q.shape[1]
@@ -154,7 +158,7 @@ def _backward(
             out, grad, lse, grad_lse, delta, lse_2, *strides(out, grad), n, heads, DV=v.shape[3],
             BDV=max(16, next_power_of_2(v.shape[3])), BM=64,
         )  # fmt: skip
-        plain = causal and lag == 0 and all(side is None for side in (alpha, mask, bounds))
+        plain = _plain(causal, lag, alpha, mask, bounds)
         blocks = _blocks("query", q, v, plain)
         query_kernel[(-(-longest // blocks.queries), count * heads)](
             q, k, v, grad, lse_2, delta, grad_lse, dq, rates, alpha, mask, bounds,
