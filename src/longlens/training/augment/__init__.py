@@ -37,7 +37,8 @@ def build(
         task: one of ``AUGMENTED``.
         image: rows and columns of the task's pictures (``task.spec.image``).
         device: where the batches are.
-        compile: run the deterministic part through ``torch.compile`` (one graph a shape).
+        compile: run the deterministic part on pictures through ``torch.compile``. Expressions come
+            in many lengths, and sorting, which takes most of their time, gains nothing.
         options: keyword arguments of the transformation.
 
     """
@@ -51,6 +52,6 @@ def build(
         known = ", ".join(sorted(allowed)) or "none"
         raise ValueError(f"{task}'s augmentation has no option {wrong[0]!r}; its options: {known}")
     made: Transform = (kind() if task == "listops" else kind(image, **options)).to(device)
-    if compile:
+    if compile and task != "listops":
         made.transform = torch.compile(made.transform, fullgraph=True)  # type: ignore[method-assign]
     return made
