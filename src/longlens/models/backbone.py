@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from longlens.layers.registry import unknown
 from longlens.models.norms import build_norm
-from longlens.ops.perceptron import perceptron
 
 POSITIONS = ("none", "learned", "sinusoidal", "rotary")
 FEEDFORWARDS = ("mlp", "glu", "none")
@@ -113,6 +112,8 @@ class InputEncoding(nn.Module):
 class FeedForward(nn.Module):
     """Position-wise perceptron: "mlp" (GELU) or "glu" (a value times the GELU of a gate).
 
+    GELU is its tanh form: within 5e-4 of the exact one, and a third faster on a GPU.
+
     >>> FeedForward(8, "glu", 16)(torch.zeros(1, 2, 8)).shape
     torch.Size([1, 2, 8])
     """
@@ -125,9 +126,6 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
-        if not self.gated and plain_linear(self.inner) and plain_linear(self.outer):
-            inner, outer = self.inner, self.outer
-            return perceptron(x, inner.weight, inner.bias, outer.weight, outer.bias)
         h = self.inner(x)
         if self.gated:
             value, gate = h.chunk(2, dim=-1)
@@ -136,11 +134,6 @@ class FeedForward(nn.Module):
             h = F.gelu(h, approximate="tanh")
         out: Tensor = self.outer(h)
         return out
-
-
-def plain_linear(module: nn.Module) -> bool:
-    """Whether a module is no more than its weights: no adapter in its place, nobody watching."""
-    return type(module) is nn.Linear and not (module._forward_hooks or module._forward_pre_hooks)
 
 
 class TiedDropout(nn.Module):
