@@ -55,6 +55,17 @@ def test_tables_and_pictures(tmp_path, name, cell, pictures):
         ET.fromstring(picture)
 
 
+def test_steps_of_one_run_are_told_apart_by_their_options(tmp_path):
+    head = "shape,dtype,step_ms,attention_ms,options,hardware\n"
+    line = '"LaS, Image",bf16,{},4,"dim=8 expansion={} mixer_options={{\'window\': 3}}",H200\n'
+    rows = bench(tmp_path, head + line.format(8, 2) + line.format(9, 4.0))
+    assert [line[0] for line in bench_table(rows)[1:]] == [
+        "LaS, Image expansion=2",
+        "LaS, Image expansion=4.0",
+    ]
+    assert bench_pictures(rows)[0][1].count("expansion=") >= 2
+
+
 def test_other_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"rows.csv holds no rows of longlens bench: a, b"):
         kind(bench(tmp_path, "a,b\n1,2\n"))

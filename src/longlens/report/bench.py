@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 from longlens.report.results import Bench
 from longlens.report.svg import Line, dot_chart, line_chart
@@ -101,9 +102,25 @@ def bench_table(bench: Bench, everything: bool = False) -> list[list[str]]:
     if kind(bench) == "ops" and not everything:
         there = [name for name in there if name in SHORT]
     lines = [[SHAPES[kind(bench)], *(COLUMNS[name][0] for name in there)]]
-    for row in bench.rows:
-        lines.append([row["shape"], *(_cell(name, row.get(name) or "") for name in there)])
+    for label, row in zip(labels(bench), bench.rows, strict=True):
+        lines.append([label, *(_cell(name, row.get(name) or "") for name in there)])
     return lines
+
+
+def labels(bench: Bench) -> list[str]:
+    """The rows' shapes; training steps of one run with different options are told apart by them."""
+    shared: dict[str, set[str]] = {}
+    for row in bench.rows:
+        shared[row["shape"]] = shared.get(row["shape"], _options(row)) & _options(row)
+    return [
+        " ".join([row["shape"], *sorted(_options(row) - shared[row["shape"]])])
+        for row in bench.rows
+    ]
+
+
+def _options(row: Mapping[str, str]) -> set[str]:
+    """Options as ``longlens bench step`` writes them, ``name=value`` each; values hold blanks."""
+    return set(re.split(r" (?=\w+=)", row["options"])) if row.get("options") else set()
 
 
 def bench_conditions(bench: Bench) -> dict[str, str]:
@@ -120,12 +137,12 @@ def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
         return list(_over_length(bench, where, width))
     if kind(bench) == "step":
         parts = {
-            row["shape"]: {
+            label: {
                 COLUMNS[name][0]: float(row[name])
                 for name in PARTS
                 if _given(row.get(name)) and float(row[name]) > 0
             }
-            for row in bench.rows
+            for label, row in zip(labels(bench), bench.rows, strict=True)
         }
         if not any(parts.values()):
             return []

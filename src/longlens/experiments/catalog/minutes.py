@@ -6,6 +6,7 @@ Cost: 14 runs a seed, half a minute to four each on an H200; 6 epochs of Image, 
 
 A small model, 6 × 128 with 2 heads, layer norm before each part. Where it says rotary, attention is
 bidirectional; without positions it is causal, since it could not tell pixels apart otherwise.
+Augmented is mirrored and shifted.
 Nothing is published for runs this short: LaS+ (longlens run lasplus) was chosen by this table.
 """
 
@@ -30,7 +31,9 @@ def _row(mixer: str, optimizer: str, lr: float, **changes: Any) -> Cell:
 
 THREE: Cell = {"mixer_options": {"window": 3}}
 MULTI_SCALE: Cell = {"mixer_options": {"window": 3, "bound": 0.03, "spacing": "geometric"}}
-LONGER: Cell = {"epochs": 16.0}
+LONGER: Cell = {
+    "epochs": 16.0, "protocol": "augment", "augment_options": {"policy": False, "shift": 0.125},
+}  # fmt: skip
 FIVE: Cell = {"mixer_options": {"window": 5, "bound": 0.001}}
 CELLS: dict[str, Cell] = {
     "softmax rotary, AdamW 5e-4": _row("softmax", "adamw", 5e-4, **ROTARY),
@@ -47,8 +50,8 @@ CELLS: dict[str, Cell] = {
     "LaS rotary geometric, Muon 2e-3": _row("las", "muon", 2e-3, **ROTARY, **MULTI_SCALE),
     "softmax without positions, Muon 2e-3": _row("softmax", "muon", 2e-3),
     "LaS without positions, Muon 2e-3": _row("las", "muon", 2e-3, **FIVE),
-    "softmax without positions, 16 epochs": _row("softmax", "muon", 2e-3, **LONGER),
-    "LaS without positions, 16 epochs": _row("las", "muon", 2e-3, **FIVE, **LONGER),
+    "softmax without positions, 16 epochs, augmented": _row("softmax", "muon", 2e-3, **LONGER),
+    "LaS without positions, 16 epochs, augmented": _row("las", "muon", 2e-3, **FIVE, **LONGER),
 }
 
 
