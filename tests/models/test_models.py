@@ -256,6 +256,28 @@ def test_models_compile_in_one_graph():
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.parametrize(
+    ("norm", "dtype"),
+    [(n, torch.float32) for n in ("layer", "rms", "batch")] + [("batch", torch.bfloat16)],
+)
+def test_compiled_norms_pass_gradients_on(norm, dtype):
+    """Of the same dtype as the weights, and of a lower one: torch 2.11 compiled them differently."""
+    torch.compiler.reset()
+    module = build_norm(norm, 6)
+    program = torch.compile(module, fullgraph=True, backend="aot_eager")
+    x = torch.randn(3, 5, 6).to(dtype).requires_grad_()
+    mask = torch.rand(3, 5) < 0.8
+    inputs = (x, *module.parameters())
+    compiled, eager = program(x, mask), module(x, mask)
+    assert compiled.dtype == eager.dtype
+    upstream = torch.randn_like(eager)
+    found = torch.autograd.grad(compiled, inputs, upstream)
+    expected = torch.autograd.grad(eager, inputs, upstream)
+    for one, other in zip(found, expected, strict=True):
+        assert other.abs().max() > 0
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_weights_and_config_survive_a_folder(head, tmp_path):
     options = {"num_heads": 2}

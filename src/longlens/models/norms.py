@@ -20,27 +20,24 @@ from longlens.ops.norm import (
 class _Standardise(torch.autograd.Function):
     """Rows (N, D) to mean 0 and variance 1 over the real ones, times a weight, plus a bias.
 
-    The backward pass is written out: two passes over memory, where autograd takes six; so are the
-    sums of both passes, on a GPU.
+    Moments (3, D) are those of x, as ``moments_reference`` returns them. The backward pass is
+    written out: two passes over memory, where autograd takes six; so are its sums, on a GPU.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, real: Tensor | None, weight: Tensor, bias: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        wide = x.to(weight.dtype)
-        if has_kernels(x, weight):
-            mean, var, counts = column_moments(x, real).unbind()
-        else:
-            mean, var, counts = moments_reference(wide, real).unbind()
-        count = counts[0]
+        ctx: Any, x: Tensor, moments: Tensor, real: Tensor | None, weight: Tensor, bias: Tensor,
+        eps: float,
+    ) -> Tensor:  # fmt: skip
+        mean, var, count = moments.unbind()
         rate = torch.rsqrt(var + eps)
         ctx.save_for_backward(x, real, weight, mean, rate, count)
-        ctx.mark_non_differentiable(mean, var, count)
-        return ((wide - mean) * rate * weight + bias).to(x.dtype), mean, var, count
+        out = (x.to(weight.dtype) - mean) * rate * weight + bias
+        # torch 2.11 compiles a result that is its own cast to zero gradients
+        return out if out.dtype == x.dtype else out.to(x.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, real, weight, mean, rate, count = ctx.saved_tensors
         wide = (x.to(weight.dtype) - mean) * rate
         if has_kernels(x, weight):
@@ -51,7 +48,7 @@ class _Standardise(torch.autograd.Function):
         grad = grad.to(wide)
         shared = (to_bias + wide * to_weight) / count  # what statistics pass on, to real rows
         own = grad - (shared if real is None else shared * real)
-        return (own * (rate * weight)).to(x.dtype), None, to_weight, to_bias, None
+        return (own * (rate * weight)).to(x.dtype), None, None, to_weight, to_bias, None
 
 
 class MaskedBatchNorm(nn.Module):
@@ -90,13 +87,18 @@ class MaskedBatchNorm(nn.Module):
             )
             return (y * self.weight + self.bias).to(x.dtype)
         real = None if mask is None else mask.reshape(-1, 1)
-        out: Tensor
-        out, mean, var, count = _Standardise.apply(  # type: ignore[no-untyped-call]
-            x.flatten(0, 1), real, self.weight, self.bias, self.eps
-        )
+        rows = x.flatten(0, 1)
         with torch.no_grad():
+            if has_kernels(rows, self.weight):
+                moments = column_moments(rows, real)
+            else:
+                moments = moments_reference(rows.to(self.weight.dtype), real)
+            mean, var, count = moments.unbind()
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(var * count / (count - 1).clamp_min(1), self.momentum)
+        out: Tensor = _Standardise.apply(  # type: ignore[no-untyped-call]
+            rows, moments, real, self.weight, self.bias, self.eps
+        )
         return out.view_as(x)
 
 
