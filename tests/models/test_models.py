@@ -261,7 +261,7 @@ def test_models_compile_in_one_graph():
     [(n, torch.float32) for n in ("layer", "rms", "batch")] + [("batch", torch.bfloat16)],
 )
 def test_compiled_norms_pass_gradients_on(norm, dtype):
-    """Of the same dtype as the weights, and of a lower one: torch 2.11 compiled them differently."""
+    """Inputs of the weights' dtype and of a lower one: torch 2.11 compiled the former to zeros."""
     torch.compiler.reset()
     module = build_norm(norm, 6)
     program = torch.compile(module, fullgraph=True, backend="aot_eager")

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from longlens import tasks
 from longlens.assemble import train_run
 from longlens.assemble.run import run_folder
 from longlens.models.build import Model
@@ -314,10 +315,15 @@ def test_easier_sets_are_mixed_into_training_alone(run_options, tmp_path):
     options = run_options(task="pathfinder", task_options={"images": 40}, length=None,
                           mix_easier=True, protocol="augment", root=str(tmp_path), steps=2,
                           evaluate_every=2, mixer="lru", mixer_options={})  # fmt: skip
-    record = train_run(options)
-    assert record["status"] == "finished"
-    curves = list(read_curves(run_folder(options)))
-    assert curves[0]["epoch"] == round(2 / 16, 4)  # 96 examples, not 32
+    alone = tasks.load("pathfinder", tmp_path, images=40)
+    for given, name in ((None, "loads"), (alone, "loaded")):
+        options = replace(options, name=name)
+        record = train_run(options, given)
+        assert record["status"] == "finished"
+        assert record["data"]["examples"] == {"train": 96, "validation": 4, "test": 4}
+        assert record["data"]["identity"] != alone.identity
+        curves = list(read_curves(run_folder(options)))
+        assert curves[0]["epoch"] == round(2 / 16, 4)  # 96 examples, not 32
 
 
 @pytest.mark.slow

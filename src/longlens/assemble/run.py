@@ -69,8 +69,7 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
         finished = _finished(folder, options)
         if finished is not None:
             return finished
-        if task is None:
-            task = _load(options, among)
+        task = _load(options, among, task)
         if "pretrain" in options.protocols:
             first = folder / "pretrain"
             stage = _pretraining(options)
@@ -194,12 +193,13 @@ def set_determinism(options: TrainOptions) -> None:
     torch.use_deterministic_algorithms(options.deterministic)
 
 
-def _load(options: TrainOptions, among: Ranks) -> Task:
-    """Load the task on every rank; the first verifies it, and makes it where that is needed."""
+def _load(options: TrainOptions, among: Ranks, task: Task | None) -> Task:
+    """Load what is not loaded yet on every rank; the first verifies it, and makes it if needed."""
     if not among.main:
         among.wait()
     verify: Literal["full", "size"] = "full" if among.main else "size"
-    task: Task = tasks.load(options.task, options.root, verify=verify, **options.task_options)
+    if task is None:
+        task = tasks.load(options.task, options.root, verify=verify, **options.task_options)
     if options.mix_easier:
         task = with_easier_sets(task, options.root, verify=verify)
     if among.main:
@@ -212,7 +212,7 @@ def _data(task: Task) -> dict[str, Any]:
         "identity": task.identity,
         "name": task.name,
         "options": dict(task.options),
-        "examples": dict(task.manifest.examples),
+        "examples": task.examples,
         "stands_in_for": task.spec.stands_in_for,
     }
 

@@ -202,13 +202,18 @@ class Task:
         """The hash that names these data in records."""
         return self.manifest.identity
 
+    @property
+    def examples(self) -> dict[str, int]:
+        """How many examples each split has."""
+        return dict(self.manifest.examples)
+
     def __getitem__(self, split: str) -> Split:
         if split not in self.splits:
             raise DataError(f"split must be one of {list(self.splits)}, got {split!r}")
         return self.splits[split]
 
     def __repr__(self) -> str:
-        counts = " / ".join(f"{self.manifest.examples[split]:,}" for split in SPLITS)
+        counts = " / ".join(f"{self.examples[split]:,}" for split in SPLITS)
         return f"Task({self.name!r}, {counts}, identity {self.identity[:16]})"
 
     def array(self, name: str) -> Array:

@@ -78,6 +78,11 @@ class MixedTask(Task):
         """The hash that names these data in records."""
         return digest({"mixed": [task.identity for task in self.parts]})
 
+    @property
+    def examples(self) -> dict[str, int]:
+        """How many examples each split has."""
+        return {**super().examples, "train": len(self.splits["train"])}
+
     def __repr__(self) -> str:
         return f"MixedTask({', '.join(map(repr, self.parts))})"
 

@@ -68,7 +68,7 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
             "identity": task.identity,
             "name": task.name,
             "options": dict(task.options),
-            "examples": dict(task.manifest.examples),
+            "examples": task.examples,
             "stands_in_for": task.spec.stands_in_for,
         },
         "published": published(options.task),
