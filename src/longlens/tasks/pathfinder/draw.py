@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from longlens.tasks.pathfinder.direction import direction
 from longlens.tasks.pathfinder.grow import Bools, Floats, Scene
 from longlens.tasks.pathfinder.parameters import INK, Parameters
 
@@ -45,7 +46,7 @@ def draw_dashes(p: Parameters, scene: Scene) -> tuple[Images, Images, Bools]:
     last: tuple[int, Any] = (0, None)
     for paddle, contour in enumerate(scene.contour):
         heading = scene.headings[:, paddle]
-        along = np.stack([np.cos(heading), np.sin(heading)], axis=-1)
+        along = direction(heading)
         tail = scene.tails[:, paddle]
         centre = tail + along * (p.paddle_length / 2)
         flat, pixels, inside = _patch(centre, (p.paddle_length + p.thickness) / 2 + 0.5, p.size)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from longlens.tasks.pathfinder.direction import direction
 from longlens.tasks.pathfinder.parameters import Parameters
 
 Floats = npt.NDArray[Any]  # float32
@@ -51,10 +52,6 @@ class Scene:
         return Scene(tails, headings, self.contour, self.tips[index], self.margin[index])
 
 
-def _direction(heading: Floats) -> Floats:
-    return np.stack([np.cos(heading), np.sin(heading)], axis=-1)
-
-
 @lru_cache
 def _disc(radius_cells: float) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     reach = int(np.ceil(radius_cells))
@@ -66,7 +63,7 @@ def _disc(radius_cells: float) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.in
 def draw_turns(rng: np.random.Generator, shape: tuple[int, ...], continuity: float) -> Floats:
     """Turns δ with density ∝ cos²(continuity·δ), by inverting its integral."""
     grid = np.linspace(-np.pi / 2, np.pi / 2, 257)
-    cumulative = (grid + np.sin(grid) * np.cos(grid)) / np.pi + 0.5
+    cumulative = (grid + direction(grid).prod(axis=-1)) / np.pi + 0.5
     return (np.interp(rng.random(shape), cumulative, grid) / continuity).astype(np.float32)
 
 
@@ -82,7 +79,7 @@ def _propose(
     """Propose next paddles after ``head`` (N, 2): tails, headings and points along them."""
     turns = draw_turns(rng, (len(head), PROPOSALS), p.continuity)
     headings = heading[:, None] + turns
-    forward = _direction(headings)
+    forward = direction(headings)
     tails = head[:, None] + margin[:, None, None] * forward
     return tails, headings, _along(p, tails, forward)
 
@@ -117,8 +114,8 @@ class _Pairs:
         middle = rng.uniform(inner, p.size - inner, (count, 2))
         angle = rng.uniform(0, 2 * np.pi, count).astype(np.float32)
         for contour, side in ((0, -0.5), (1, 0.5)):  # alike, so that nothing tells A from B
-            self.tails[:, contour] = middle + side * p.seed_distance * _direction(angle)
-        first = _direction(self.headings[:, :2])
+            self.tails[:, contour] = middle + side * p.seed_distance * direction(angle)
+        first = direction(self.headings[:, :2])
         self.points[:, :2] = _along(p, self.tails[:, :2], first)
         self.next = np.full(count, 2)
         self.dead_ends = np.zeros(count, np.int64)
@@ -126,7 +123,7 @@ class _Pairs:
     def heads(self, paddle: npt.NDArray[np.int64]) -> Floats:
         """Where paddle ``paddle[i]`` of image i ends, (N, 2)."""
         image = np.arange(len(paddle))
-        forward = _direction(self.headings[image, paddle])
+        forward = direction(self.headings[image, paddle])
         return self.tails[image, paddle] + self.p.paddle_length * forward
 
     def round(self) -> None:
@@ -134,7 +131,7 @@ class _Pairs:
         p, image = self.p, np.flatnonzero(self.next < self.total)
         at = self.next[image]
         before = at - 2  # the last paddle of the same contour
-        forward = _direction(self.headings[image, before])
+        forward = direction(self.headings[image, before])
         head = self.tails[image, before] + p.paddle_length * forward
         tails, headings, points = _propose(
             p, self.rng, head, self.headings[image, before], self.margin[image]
@@ -183,7 +180,7 @@ class _Pairs:
         """
         p = self.p
         radius = (p.paddle_length + margin[:, None]) * p.continuity / EASY_TURN
-        normal = np.stack([-np.sin(heading), np.cos(heading)], axis=-1)
+        normal = direction(heading)[..., ::-1] * np.array([-1, 1], np.float32)
         low = (p.padding + radius)[..., None]
         fits = np.zeros(heading.shape, bool)
         for side in (-1, 1):
@@ -275,9 +272,13 @@ class _Ground:
 
     def places(self, rng: np.random.Generator, count: int) -> Floats:
         """Return ``count`` random free places in each image, (N·count, 2)."""
-        score = rng.random(self.taken.shape, dtype=np.float32).reshape(len(self.taken), -1)
-        score[self.taken.reshape(score.shape)] = 2.0
-        cell = np.argpartition(score, count, axis=1)[:, :count].reshape(-1)
+        taken = self.taken.reshape(len(self.taken), -1)
+        cells = taken.shape[1]
+        # No two scores are equal: processors sort equal ones differently, and parts in any order.
+        score = np.where(taken, 1.0 + np.arange(cells) / cells, rng.random(taken.shape))
+        few = np.argpartition(score, count, axis=1)[:, :count]
+        best = np.take_along_axis(score, few, axis=1).argsort(axis=1)
+        cell = np.take_along_axis(few, best, axis=1).reshape(-1)
         corner = np.stack([cell % self.cells, cell // self.cells], axis=-1)
         return ((corner + rng.random(corner.shape)) / self.scale).astype(np.float32)
 
@@ -290,7 +291,7 @@ def add_distractors(p: Parameters, rng: np.random.Generator, scene: Scene) -> tu
     ground = _Ground(count, p)
     ground.take(scene.tips.reshape(count, 4, 2), p.tip_clearance)
     ground.take(
-        _along(p, scene.tails, _direction(scene.headings)).reshape(count, -1, 2), p.clearance
+        _along(p, scene.tails, direction(scene.headings)).reshape(count, -1, 2), p.clearance
     )
     tails, headings = [scene.tails], [scene.headings]
     placed = np.zeros(count, np.int64)
@@ -298,11 +299,9 @@ def add_distractors(p: Parameters, rng: np.random.Generator, scene: Scene) -> tu
     for _ in range(p.distractors):
         tail = [ground.places(rng, DISTRACTOR_TRIES)]
         heading = [rng.uniform(0, 2 * np.pi, len(margins)).astype(np.float32)]
-        good: Bools = np.asarray(
-            ground.free(_along(p, tail[0], _direction(heading[0]))).all(axis=1)
-        )
+        good: Bools = np.asarray(ground.free(_along(p, tail[0], direction(heading[0]))).all(axis=1))
         for _ in range(p.distractor_length - 1):
-            head = tail[-1] + p.paddle_length * _direction(heading[-1])
+            head = tail[-1] + p.paddle_length * direction(heading[-1])
             next_tails, next_headings, points = _propose(p, rng, head, heading[-1], margins)
             free: Bools = np.asarray(ground.free(points).all(axis=2))
             row, first = np.arange(len(margins)), free.argmax(axis=1)
@@ -314,7 +313,7 @@ def add_distractors(p: Parameters, rng: np.random.Generator, scene: Scene) -> tu
         chosen = np.arange(count) * DISTRACTOR_TRIES + tried.argmax(axis=1)
         new_tails = np.where(fits[:, None, None], np.stack(tail, axis=1)[chosen], AWAY)
         new_headings = np.stack(heading, axis=1)[chosen]
-        points = _along(p, new_tails, _direction(new_headings)).reshape(count, -1, 2)
+        points = _along(p, new_tails, direction(new_headings)).reshape(count, -1, 2)
         ground.take(points, p.clearance)
         tails.append(new_tails)
         headings.append(new_headings)
