@@ -1,6 +1,7 @@
 """The command line as a user meets it: help, a tiny run of each command, wrong input."""
 
 import csv
+import sys
 
 import pytest
 
@@ -21,6 +22,12 @@ def test_every_command_has_help(command, capsys):
         code = stop.code
     assert code in (0, None)
     assert "usage: longlens" in capsys.readouterr().out
+
+
+def test_commands_do_not_leave_their_words_to_torchs_compiler(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["longlens", "layrs", "--only", "'a' b"])
+    assert main() == 2
+    assert sys.argv == ["longlens"]
 
 
 def test_an_unknown_command_names_the_near_match(capsys):

@@ -49,6 +49,8 @@ def _exists(name: str) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0, 1 for an error, 2 for wrong usage."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:  # torch's compiler looks for an --only of its own, and chokes on quotes in it
+        del sys.argv[1:]
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0
