@@ -66,7 +66,11 @@ PARTS = tuple(
     f"{kind}_ms"
     for kind in ("attention", "matrix", "norm", "pointwise", "optimizer", "copies", "other")
 )
-SHORT = ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", "error")
+SHORT = {  # the columns that matter
+    "ops": ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", "error"),
+    "step": ("step_ms", "padded_tokens_per_s", "share_of_peak", "first_step_s", "attention_ms",
+             "matrix_ms", "norm_ms", "pointwise_ms"),
+}  # fmt: skip
 
 
 def title_of(bench: Bench) -> str:
@@ -94,13 +98,13 @@ def kind(bench: Bench) -> str:
 
 
 def bench_table(bench: Bench, everything: bool = False) -> list[list[str]]:
-    """A head and rows; of attention itself the five columns that matter, unless ``everything``.
+    """A head and rows; of attention and of steps the columns that matter, unless ``everything``.
 
     Columns without a single value are left out.
     """
     there = [name for name in COLUMNS if any(_given(row.get(name)) for row in bench.rows)]
-    if kind(bench) == "ops" and not everything:
-        there = [name for name in there if name in SHORT]
+    if not everything and kind(bench) in SHORT:
+        there = [name for name in there if name in SHORT[kind(bench)]]
     lines = [[SHAPES[kind(bench)], *(COLUMNS[name][0] for name in there)]]
     for label, row in zip(labels(bench), bench.rows, strict=True):
         lines.append([label, *(_cell(name, row.get(name) or "") for name in there)])

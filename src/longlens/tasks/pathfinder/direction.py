@@ -22,8 +22,8 @@ def direction(angle: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
     Only sums, products and rounding, which every processor does alike.
 
-    >>> direction(np.array([0.0, np.pi / 2])).round(15).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
+    >>> direction(np.array([0.0, np.pi / 3])).round(15).tolist()
+    [[1.0, 0.0], [0.5, 0.866025403784439]]
     """
     wide = angle.astype(np.float64)
     quarters = np.rint(wide * (2 / np.pi))
