@@ -323,13 +323,16 @@ def test_mixers_that_see_ahead_keep_the_mask():
         torch.testing.assert_close(model(tokens, mask), model(changed, mask))
 
 
+@pytest.mark.parametrize("numbers", [True, False])
 @pytest.mark.parametrize("prenorm", [True, False])
-def test_the_residual_stream_under_autocast(prenorm):
+def test_the_residual_stream_under_autocast(prenorm, numbers):
     seen = []
     outputs = {}
     for residual in ("float32", "autocast"):
         torch.manual_seed(0)
-        config = ModelConfig(dim=16, depth=2, vocab_size=9, prenorm=prenorm, residual=residual)
+        config = ModelConfig(
+            dim=16, depth=2, vocab_size=9, prenorm=prenorm, residual=residual, numbers=numbers
+        )
         model = build_model(config)
         model.backbone.blocks[1].register_forward_pre_hook(
             lambda _, inputs: seen.append(inputs[0].dtype)

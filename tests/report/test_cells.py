@@ -159,6 +159,12 @@ def test_pictures_are_split_where_they_would_be_crowded(tmp_path):
     assert overview(experiment(tmp_path, table2() | {"records": []}), "all") == []
 
 
+def test_published_rows_stand_beside_a_single_one_of_ours(tmp_path):
+    one = table2() | {"records": [record("LaS", task) for task in list(TASKS)[:2]]}
+    ((_, picture),) = overview(experiment(tmp_path, one), "all")
+    assert ">Transformer<" in picture and ">S4<" in picture
+
+
 def test_published_rows_stand_beside_ours_where_data_are_the_same(tmp_path):
     values = table2() | {"records": [record("ours", TASKS[0])]}
     values["rows"] = [*values["rows"], "ours"]

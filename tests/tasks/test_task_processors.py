@@ -9,15 +9,17 @@ import pytest
 
 from longlens.tasks.pathfinder.direction import direction
 
+PATHFINDER = "78713e897d87aa7b"  # what these options gave, anywhere
 MAKE = """
 import sys, tempfile
 from longlens import tasks
 small = dict(train=60, validation=4, test=4)
-made = [
-    ("listops", dict(small, min_length=20, max_length=90)), ("cumsum", small), ("sort", small),
-    ("far-order", small), ("far-pointer", small),
-    ("pathfinder", dict(images=200)), ("pathfinder", dict(images=100, difficulty="easy")),
-]
+pictures = ("pathfinder", dict(images=200)), ("pathfinder", dict(images=100, difficulty="easy"))
+made = [*pictures, ("pathx", dict(images=20, size=64)), ("listops", small)]
+for name in ("cumsum", "cummax", "reverse", "select", "shift", "sort"):
+    made.append((name, small))
+for name in ("order", "match", "xor", "pointer", "listops", "injection"):
+    made.append((f"far-{name}", dict(small, distance=32)))
 root = tempfile.mkdtemp()
 for name, options in made:
     print(name, tasks.load(name, root, **options).identity)
@@ -41,9 +43,11 @@ def test_data_do_not_depend_on_the_processor():
         )
         for features in ("", " ".join(extensions()))
     ]  # fmt: skip
-    (here, errors), (elsewhere, _) = (job.communicate(timeout=120) for job in jobs)
-    assert here.count("\n") == 7, errors
-    assert here == elsewhere
+    outputs = [job.communicate(timeout=120) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], outputs
+    here, elsewhere = ([line.split() for line in text.splitlines()] for text, _ in outputs)
+    assert len(here) == 16 and here == elsewhere
+    assert here[0][1][:16] == PATHFINDER
 
 
 def test_directions_are_cosine_and_sine():

@@ -10,6 +10,7 @@ from longlens import tasks
 from longlens.assemble import train_run
 from longlens.assemble.run import run_folder
 from longlens.models.build import Model
+from longlens.tasks.mix import with_easier_sets
 from longlens.training import checkpoint, files, loop, rehearse
 from longlens.training.budget import Timing
 from longlens.training.faults import TrainingError
@@ -316,7 +317,8 @@ def test_easier_sets_are_mixed_into_training_alone(run_options, tmp_path):
                           mix_easier=True, protocol="augment", root=str(tmp_path), steps=2,
                           evaluate_every=2, mixer="lru", mixer_options={})  # fmt: skip
     alone = tasks.load("pathfinder", tmp_path, images=40)
-    for given, name in ((None, "loads"), (alone, "loaded")):
+    mixed = with_easier_sets(alone, tmp_path)
+    for given, name in ((None, "loads"), (alone, "loaded"), (mixed, "mixed")):
         options = replace(options, name=name)
         record = train_run(options, given)
         assert record["status"] == "finished"

@@ -22,7 +22,7 @@ from longlens.assemble.measure import (
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.tasks import Task
-from longlens.tasks.mix import with_easier_sets
+from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
 from longlens.training.checkpoint import CheckpointError
 from longlens.training.distributed import Ranks, ranks
@@ -40,7 +40,8 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
 
     Args:
         options: see :class:`TrainOptions`. A run that is finished is not trained again.
-        task: the data, if they are loaded already; None: ``options.task`` is loaded.
+        task: the data, if they are loaded already; None: ``options.task`` is loaded. Easier sets
+            are added to either, if asked for and not done yet.
 
     Returns:
         the content of ``record.json``.
@@ -200,7 +201,7 @@ def _load(options: TrainOptions, among: Ranks, task: Task | None) -> Task:
     verify: Literal["full", "size"] = "full" if among.main else "size"
     if task is None:
         task = tasks.load(options.task, options.root, verify=verify, **options.task_options)
-    if options.mix_easier:
+    if options.mix_easier and not isinstance(task, MixedTask):
         task = with_easier_sets(task, options.root, verify=verify)
     if among.main:
         among.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -276,7 +275,3 @@ def main(argv: Sequence[str]) -> int:
     }  # fmt: skip
     code: int = auto_cli(commands, args=list(argv), prog="longlens bench")
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

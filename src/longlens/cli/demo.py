@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -124,7 +123,3 @@ def main(argv: Sequence[str]) -> int:
     page = folder / "report.html"
     report.main([str(folder), "--title", "longlens demo", "-o", str(page)])
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -173,9 +173,11 @@ class Model(Pretrained):
             x, mask = x.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
         h, mask = self.encoding(x, mask)
         kind = h.device.type
-        if self.config.residual == "autocast" and torch.is_autocast_enabled(kind):
-            low = h.to(torch.get_autocast_dtype(kind))
-            h = self.backbone(low, mask, self.right_padded).to(h.dtype)
+        if torch.is_autocast_enabled(kind) and h.dtype != torch.float64:
+            # inputs that are numbers come out of a linear map, in the dtype of autocast
+            low = torch.get_autocast_dtype(kind)
+            stream = h.to(low if self.config.residual == "autocast" else torch.float32)
+            h = self.backbone(stream, mask, self.right_padded).float()
         else:
             h = self.backbone(h, mask, self.right_padded)
         out: Tensor = self.head(h, mask)

@@ -21,7 +21,7 @@ class _Standardise(torch.autograd.Function):
     """Rows (N, D) to mean 0 and variance 1 over the real ones, times a weight, plus a bias.
 
     Moments (3, D) are those of x, as ``moments_reference`` returns them. The backward pass is
-    written out: two passes over memory, where autograd takes six; so are its sums, on a GPU.
+    written out, two passes over memory where autograd takes six; on a GPU its sums are kernels.
     """
 
     @staticmethod
@@ -33,7 +33,7 @@ class _Standardise(torch.autograd.Function):
         rate = torch.rsqrt(var + eps)
         ctx.save_for_backward(x, real, weight, mean, rate, count)
         out = (x.to(weight.dtype) - mean) * rate * weight + bias
-        # torch 2.11 compiles a result that is its own cast to zero gradients
+        # torch 2.11 compiles an out.to(x.dtype) that changes nothing to zero gradients
         return out if out.dtype == x.dtype else out.to(x.dtype)
 
     @staticmethod
@@ -94,8 +94,9 @@ class MaskedBatchNorm(nn.Module):
             else:
                 moments = moments_reference(rows.to(self.weight.dtype), real)
             mean, var, count = moments.unbind()
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(var * count / (count - 1).clamp_min(1), self.momentum)
+            spread = var * count / (count - 1).clamp_min(1)
+            self.running_mean.lerp_(mean.to(self.running_mean), self.momentum)
+            self.running_var.lerp_(spread.to(self.running_var), self.momentum)
         out: Tensor = _Standardise.apply(  # type: ignore[no-untyped-call]
             rows, moments, real, self.weight, self.bias, self.eps
         )

@@ -26,11 +26,11 @@ def overview(experiment: Experiment, title: str, width: int = 400) -> list[tuple
         return []
     if experiment.kind == "curve" and (picture := _over_x(experiment, title, width)):
         return [("", picture)]
-    rows, columns = ({getattr(c, side) for c in ours} for side in ("row", "column"))
-    if len(rows) < len(columns) and len(rows) <= MOST_SERIES:
-        return [("", _dots(title, ours, True, width))]
     beside = {cell.column for cell in ours if cell.comparable}
     shown = [c for c in cells if c.mean is not None or (c.published and c.column in beside)]
+    rows, columns = ({getattr(c, side) for c in shown} for side in ("row", "column"))
+    if len(rows) < len(columns) and len(rows) <= MOST_SERIES:
+        return [("", _dots(title, shown, True, width))]
     if len(columns) <= MOST_SERIES:
         return [("", _dots(title, shown, False, width))]
     return [

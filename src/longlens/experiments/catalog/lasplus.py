@@ -15,8 +15,8 @@ Cost: 78 runs a seed. Published for a Transformer of this size: minutes to hours
 LaS+ is bidirectional LaS with rotary positions, trained by the locality study's recipes: arguments
 shuffled on ListOps, denoising on Text and Retrieval, augmentation on Image, easier sets mixed in
 and images turned on Pathfinder. "In minutes" is the same for short runs (--budget): Muon, wider
-heads, an average of the weights, no AutoAugment. Each further row takes one part away or
-changes one.
+heads, an average of the weights, no AutoAugment; causal, it reads ListOps from left to right and
+answers at the last token. Each further row takes one part away or changes one.
 """
 
 from __future__ import annotations

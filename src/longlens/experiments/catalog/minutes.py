@@ -2,7 +2,7 @@
 
     longlens run minutes [--only 'LaS*'] [--seeds 3] [--quick]
 
-Cost: 14 runs a seed, half a minute to four each on an H200; 6 epochs of Image, or 16.
+Cost: 14 runs a seed, half a minute to five each on an H200; 6 epochs of Image, or 16.
 
 A small model, 6 × 128 with 2 heads, layer norm before each part. Where it says rotary, attention is
 bidirectional; without positions it is causal, since it could not tell pixels apart otherwise.
@@ -64,7 +64,7 @@ EXPERIMENT = Experiment(
     columns=("Image",),
     runs=tuple(Run(label, "Image", cell) for label, cell in CELLS.items()),
     published={},
-    cost="14 runs a seed, half a minute to four each on an H200",
+    cost="14 runs a seed, half a minute to five each on an H200",
     notes=("P is 3 with rotary positions, 5 without; B is 0.001 but in the geometric row.",),
     seeds=None,
 )

@@ -21,6 +21,7 @@ from longlens.models.pretrained import WEIGHTS
 from longlens.tasks import Task
 from longlens.tasks.farfield import certificate
 from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD
+from longlens.tasks.mix import with_easier_sets
 from longlens.training.faults import TrainingError
 from longlens.training.records import now
 
@@ -52,8 +53,10 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
     for mixer in options.mixers:
         if mixer not in MIXERS:
             raise unknown("mixer", mixer, MIXERS)
-    task = tasks.load(options.task, options.root, **options.data)
+    task: Task = tasks.load(options.task, options.root, **options.data)
     check_labels(task)
+    if options.training.get("mix_easier"):
+        task = with_easier_sets(task, options.root)
     length = options.training.get("length")
     longest = min(task.spec.max_length, length or task.spec.max_length)
     fields = options.receptive_fields(longest)

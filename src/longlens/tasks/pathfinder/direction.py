@@ -1,7 +1,9 @@
 """Cosine and sine with the same bits on every processor.
 
 NumPy has code of its own for each generation of processors, and their last digits differ. One
-digit can decide whether a paddle fits, and with it all that follows in an image.
+digit can decide whether a paddle fits, and with it all that follows in an image. (For the same
+reason the generator does without ``np.interp`` and ``Generator.uniform``, which multiply and add in
+one rounding or in two, as the compiler likes.)
 """
 
 from __future__ import annotations

@@ -60,11 +60,20 @@ def _disc(radius_cells: float) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.in
     return dy[inside], dx[inside]
 
 
+def draw_angles(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Angles in all directions alike."""
+    return (rng.random(shape) * (2 * np.pi)).astype(np.float32)
+
+
 def draw_turns(rng: np.random.Generator, shape: tuple[int, ...], continuity: float) -> Floats:
     """Turns δ with density ∝ cos²(continuity·δ), by inverting its integral."""
     grid = np.linspace(-np.pi / 2, np.pi / 2, 257)
     cumulative = (grid + direction(grid).prod(axis=-1)) / np.pi + 0.5
-    return (np.interp(rng.random(shape), cumulative, grid) / continuity).astype(np.float32)
+    share = rng.random(shape)
+    above = np.searchsorted(cumulative, share).clip(1, len(grid) - 1)
+    low, high = cumulative[above - 1], cumulative[above]
+    turn = grid[above - 1] + (share - low) / (high - low) * (grid[above] - grid[above - 1])
+    return np.asarray(turn / continuity, np.float32)
 
 
 def _along(p: Parameters, tail: Floats, forward: Floats) -> Floats:
@@ -109,10 +118,10 @@ class _Pairs:
         self.margin = rng.choice(np.array(p.margins, np.float32), count)
         inner = min(2 * p.seed_distance, 0.45 * p.size)
         self.tails = np.full((count, self.total, 2), AWAY, np.float32)
-        self.headings = rng.uniform(0, 2 * np.pi, (count, self.total)).astype(np.float32)
+        self.headings = draw_angles(rng, (count, self.total))
         self.points = np.full((count, self.total, POINTS, 2), AWAY, np.float32)
-        middle = rng.uniform(inner, p.size - inner, (count, 2))
-        angle = rng.uniform(0, 2 * np.pi, count).astype(np.float32)
+        middle = inner + rng.random((count, 2)) * (p.size - 2 * inner)
+        angle = draw_angles(rng, (count,))
         for contour, side in ((0, -0.5), (1, 0.5)):  # alike, so that nothing tells A from B
             self.tails[:, contour] = middle + side * p.seed_distance * direction(angle)
         first = direction(self.headings[:, :2])
@@ -274,7 +283,8 @@ class _Ground:
         """Return ``count`` random free places in each image, (N·count, 2)."""
         taken = self.taken.reshape(len(self.taken), -1)
         cells = taken.shape[1]
-        # No two scores are equal: processors sort equal ones differently, and parts in any order.
+        # Scores are distinct, and the chosen ones sorted: neither the order of equal values nor
+        # argpartition's is the same on all processors.
         score = np.where(taken, 1.0 + np.arange(cells) / cells, rng.random(taken.shape))
         few = np.argpartition(score, count, axis=1)[:, :count]
         best = np.take_along_axis(score, few, axis=1).argsort(axis=1)
@@ -298,7 +308,7 @@ def add_distractors(p: Parameters, rng: np.random.Generator, scene: Scene) -> tu
     margins = np.repeat(scene.margin, DISTRACTOR_TRIES)
     for _ in range(p.distractors):
         tail = [ground.places(rng, DISTRACTOR_TRIES)]
-        heading = [rng.uniform(0, 2 * np.pi, len(margins)).astype(np.float32)]
+        heading = [draw_angles(rng, (len(margins),))]
         good: Bools = np.asarray(ground.free(_along(p, tail[0], direction(heading[0]))).all(axis=1))
         for _ in range(p.distractor_length - 1):
             head = tail[-1] + p.paddle_length * direction(heading[-1])

@@ -37,8 +37,8 @@ def build(
         task: one of ``AUGMENTED``.
         image: rows and columns of the task's pictures (``task.spec.image``).
         device: where the batches are.
-        compile: run the deterministic part on pictures through ``torch.compile``. Expressions come
-            in many lengths, and sorting, which takes most of their time, gains nothing.
+        compile: run the deterministic part on pictures through ``torch.compile``; expressions come
+            in many lengths, and most of their time is sorting, which gains nothing.
         options: keyword arguments of the transformation.
 
     """

@@ -43,7 +43,8 @@ _FLOAT32 = {
 
 MOST_HEADS = 65_535  # a limit of CUDA on the second axis of a grid
 # Causal attention without decay and mask, by heads narrower than cuDNN's tiles of 64: forward and
-# backward 563 us at (50, 8, 1024, 32), cuDNN 647 us. Other shapes have not been measured.
+# backward 563 us at (50, 8, 1024, 32), cuDNN 647 us; ahead at 2,048 positions, too, behind at 8,192
+# (results/ops_narrow_h200.csv). That is time on the device: called eagerly, the host takes longer.
 NARROW, LONGEST_NARROW = 32, 2048
 _NARROW = dict(forward=Blocks(64, 64, 4, 3), query=Blocks(64, 32, 4, 3), key=Blocks(128, 64, 4, 2))
 
