@@ -113,7 +113,7 @@ def _train(
                 options=options.to_json(),
                 provenance=origin,
                 clean=not origin["commit"].endswith("-dirty"),
-                data=_data(task),
+                data=task.describe(),
                 metric={
                     "name": job.objective.metric,
                     "higher_is_better": job.objective.higher_is_better,
@@ -206,16 +206,6 @@ def _load(options: TrainOptions, among: Ranks, task: Task | None) -> Task:
     if among.main:
         among.wait()
     return task
-
-
-def _data(task: Task) -> dict[str, Any]:
-    return {
-        "identity": task.identity,
-        "name": task.name,
-        "options": dict(task.options),
-        "examples": task.examples,
-        "stands_in_for": task.spec.stands_in_for,
-    }
 
 
 def _finished(folder: Path, options: TrainOptions) -> dict[str, Any] | None:

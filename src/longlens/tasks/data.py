@@ -207,6 +207,16 @@ class Task:
         """How many examples each split has."""
         return dict(self.manifest.examples)
 
+    def describe(self) -> dict[str, Any]:
+        """What records say about these data."""
+        return {
+            "identity": self.identity,
+            "name": self.name,
+            "options": dict(self.options),
+            "examples": self.examples,
+            "stands_in_for": self.spec.stands_in_for,
+        }
+
     def __getitem__(self, split: str) -> Split:
         if split not in self.splits:
             raise DataError(f"split must be one of {list(self.splits)}, got {split!r}")
