@@ -1,4 +1,4 @@
-"""Pathfinder images mirrored, turned and shifted; easier sets mixed into training."""
+"""Pathfinder images mirrored, turned and shifted; easier sets (ListOps too) mixed into training."""
 
 import numpy as np
 import pytest
@@ -109,6 +109,16 @@ def test_varying_lengths_join(tmp_path):
         assert joined[5 + index].extras == long["train"][index].extras
 
 
+def test_easier_listops_are_shorter(tmp_path):
+    task = tasks.load("listops", tmp_path, train=6, validation=2, test=2)
+    mixed = with_easier_sets(task, tmp_path)
+    lengths = [len(example.inputs[0]) for example in mixed["train"]]
+    assert all(n > 500 for n in lengths[:6]) and len(lengths) == 18
+    assert all(50 < n < 200 for n in lengths[6:12]) and all(200 < n < 500 for n in lengths[12:])
+    assert all(np.array_equal(mixed["test"][n].inputs[0], task["test"][n].inputs[0])
+               for n in range(2))  # fmt: skip
+
+
 def fixed_length(length):
     spec = Spec("classification", "tokens", length, vocab_size=2, num_classes=2)
     arrays = {"inputs": Rows([np.zeros((2, length))]), "targets": Rows([np.zeros(2)])}
@@ -124,5 +134,6 @@ def test_what_does_not_fit_is_refused(sets, tmp_path):
         join_splits([fixed_length(3), fixed_length(4)])
     with pytest.raises(DataError, match="none"):
         join_splits([])
-    with pytest.raises(DataError, match="listops has no easier sets"):
-        with_easier_sets(listops)
+    cumsum = tasks.load("cumsum", tmp_path, length=16, **sizes)
+    with pytest.raises(DataError, match="cumsum has no easier sets"):
+        with_easier_sets(cumsum)

@@ -261,7 +261,7 @@ def test_pixels_are_numbers_unless_tokens_are_hidden():
     assert model_config(TrainOptions(), spec).numbers
     assert not model_config(TrainOptions(pixels="tokens"), spec).numbers
     assert not model_config(TrainOptions(protocol="denoise"), spec).numbers
-    with pytest.raises(ValueError, match="'denoise' hides tokens: pixels must be tokens"):
+    with pytest.raises(ValueError, match="'denoise' needs tokens: pixels must be tokens"):
         model_config(TrainOptions(protocol="denoise", pixels="numbers"), spec)
     words = replace(spec, encoding="bytes", image=None)
     assert not model_config(TrainOptions(), words).numbers

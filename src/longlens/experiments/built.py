@@ -11,6 +11,7 @@ from longlens.experiments.cells import Cell
 from longlens.models.build import Model, build_model
 from longlens.tasks import Spec, load
 from longlens.tasks.expected import expected_spec
+from longlens.tasks.mix import EASIER
 from longlens.tasks.user import imported_folder
 from longlens.training.augment import AUGMENTED
 from longlens.training.options import TrainOptions
@@ -32,8 +33,8 @@ def build_on_meta(cell: Cell) -> Model:
         raise ValueError(
             f"protocol {options.protocol!r}: nothing is known to augment {options.task}"
         )
-    if options.mix_easier and options.task not in ("pathfinder", "pathx"):
-        raise ValueError(f"mix_easier is for pathfinder and pathx, got task {options.task!r}")
+    if options.mix_easier and options.task not in EASIER:
+        raise ValueError(f"mix_easier is for {', '.join(EASIER)}, got task {options.task!r}")
     if options.length is not None and spec.kind == "regression":
         raise ValueError(f"length would cut the targets of {options.task} off; use task_options")
     config = replace(model_config(options, spec), depth=1)  # blocks are alike: one stands for all

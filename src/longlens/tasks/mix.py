@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from longlens.tasks.cache import digest
@@ -12,6 +13,8 @@ from longlens.tasks.errors import DataError
 from longlens.tasks.manifest import Verify
 from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH
 from longlens.tasks.spec import Spec
+
+EASIER = ("listops", "pathfinder", "pathx")  # tasks with easier sets
 
 
 def join_splits(splits: Sequence[Split]) -> Split:
@@ -90,25 +93,36 @@ class MixedTask(Task):
 def with_easier_sets(
     task: Task, root: str | Path | None = None, *, verify: Verify = "full", workers: int = 1
 ) -> MixedTask:
-    """Pathfinder with the training images of all easier sets added: easy and intermediate to hard.
+    """A task with the training examples of its easier sets added.
+
+    Pathfinder gets easy and intermediate images beside hard ones; ListOps, of more than 500 tokens,
+    expressions of 50 to 200 and of 200 to 500 (for another ``min_length`` the same shares of it).
 
     Args:
-        task: ``pathfinder`` or ``pathx``.
-        root: the cache; the easier sets have the same options and are generated where they are
-            not there (LRA's own images must have been prepared).
+        task: one of ``EASIER``.
+        root: the cache; the easier sets have the same options otherwise and are generated where
+            they are not there (LRA's own images must have been prepared).
         verify: see :func:`longlens.tasks.manifest.verify_files`.
         workers: processes for the generator.
 
     """
     from longlens.tasks import load
 
+    others = [
+        load(task.name, root, verify=verify, workers=workers, **{**task.options, **changes})
+        for changes in _easier_options(task)
+    ]
+    return MixedTask(task, others)
+
+
+def _easier_options(task: Task) -> list[dict[str, object]]:
+    """What sets the easier sets apart from ``task``."""
+    if task.name == "listops":
+        shortest = task.options["min_length"]
+        ends = (shortest // 10, 2 * shortest // 5, shortest)
+        return [{"min_length": low, "max_length": high} for low, high in pairwise(ends)]
     difficulty = task.options.get("difficulty")
     if difficulty not in CONTOUR_LENGTH:
-        raise DataError(f"{task.name} has no easier sets; pathfinder and pathx have")
-    easier = list(CONTOUR_LENGTH)[: list(CONTOUR_LENGTH).index(difficulty)]
-    others = [
-        load(task.name, root, verify=verify, workers=workers,
-             **{**task.options, "difficulty": kind})
-        for kind in easier
-    ]  # fmt: skip
-    return MixedTask(task, others)
+        raise DataError(f"{task.name} has no easier sets; {', '.join(EASIER)} have")
+    kinds = list(CONTOUR_LENGTH)
+    return [{"difficulty": kind} for kind in kinds[: kinds.index(difficulty)]]

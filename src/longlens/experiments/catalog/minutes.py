@@ -2,7 +2,7 @@
 
     longlens run minutes [--only 'LaS*'] [--seeds 3] [--quick]
 
-Cost: 14 runs a seed, half a minute to five each on an H200; 6 epochs of Image, or 16.
+Cost: 15 runs a seed, half a minute to five each on an H200; 6 epochs of Image, or 16.
 
 A small model, 6 × 128 with 2 heads, layer norm before each part. Where it says rotary, attention is
 bidirectional; without positions it is causal, since it could not tell pixels apart otherwise.
@@ -35,6 +35,7 @@ LONGER: Cell = {
     "epochs": 16.0, "protocol": "augment", "augment_options": {"policy": False, "shift": 0.125},
 }  # fmt: skip
 FIVE: Cell = {"mixer_options": {"window": 5, "bound": 0.001}}
+FIVE_MULTI_SCALE: Cell = {"mixer_options": {"window": 5, "bound": 0.03, "spacing": "geometric"}}
 CELLS: dict[str, Cell] = {
     "softmax rotary, AdamW 5e-4": _row("softmax", "adamw", 5e-4, **ROTARY),
     "softmax rotary, AdamW 1e-3": _row("softmax", "adamw", 1e-3, **ROTARY),
@@ -52,6 +53,9 @@ CELLS: dict[str, Cell] = {
     "LaS without positions, Muon 2e-3": _row("las", "muon", 2e-3, **FIVE),
     "softmax without positions, 16 epochs, augmented": _row("softmax", "muon", 2e-3, **LONGER),
     "LaS without positions, 16 epochs, augmented": _row("las", "muon", 2e-3, **FIVE, **LONGER),
+    "LaS geometric without positions, 16 epochs, augmented": _row(
+        "las", "muon", 2e-3, **FIVE_MULTI_SCALE, **LONGER
+    ),
 }
 
 
@@ -64,7 +68,7 @@ EXPERIMENT = Experiment(
     columns=("Image",),
     runs=tuple(Run(label, "Image", cell) for label, cell in CELLS.items()),
     published={},
-    cost="14 runs a seed, half a minute to five each on an H200",
-    notes=("P is 3 with rotary positions, 5 without; B is 0.001 but in the geometric row.",),
+    cost="15 runs a seed, half a minute to five each on an H200",
+    notes=("P is 3 with rotary positions, 5 without; B is 0.001, in geometric rows 0.03.",),
     seeds=None,
 )
