@@ -22,7 +22,7 @@ def test_markdown(folder):
     assert lines["LaS-chunk"].endswith("| (54.61) | — | (65.73 over 5) | — |")
     assert "| 54.00 ± 1.41 [1 failed] (53.05) |" in text
     assert "| 90.00 [stand-in] (81.62) | — | 67.67 over 3 (67.59) |" in text
-    assert lines["Nobody"].endswith("| — | 70.00 over 1 | (2.5) |")
+    assert lines["Nobody"].endswith("| 70.00 | — | — | — | — | — | (2.5) |")
     assert " 0.00" not in text and "(0" not in text  # nothing that is missing became a zero
     heads = [line for line in text.splitlines() if set(line) <= set("| -") and line]
     assert len(heads) == 3  # two experiments, one benchmark

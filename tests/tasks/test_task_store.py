@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -147,15 +148,18 @@ def test_space_is_checked_before_anything_is_written(tmp_path, monkeypatch):
     assert not [path for path in tmp_path.rglob("*") if path.suffix == ".npy"]
 
 
-def test_two_processes_cannot_prepare_the_same_data_set(tmp_path):
+def test_a_process_waits_for_another_that_prepares_the_same_data_set(tmp_path, capsys):
     folder = tiny(tmp_path)
     shutil.rmtree(folder)
-    with (
-        files.locked(folder.parent / f".{folder.name}.lock", "cumsum"),
-        pytest.raises(DataError, match="another process"),
-    ):
-        prepare("cumsum", tmp_path, quiet=True, **TINY)
-    prepare("cumsum", tmp_path, quiet=True, **TINY)
+    with ThreadPoolExecutor(1) as pool:
+        with files.locked(folder.parent / f".{folder.name}.lock", "cumsum"):
+            waiting = pool.submit(prepare, "cumsum", tmp_path, quiet=True, **TINY)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+            assert not folder.exists()
+        waiting.result(timeout=60)
+    assert folder.exists()
+    assert "cumsum: another process is preparing it, waiting" in capsys.readouterr().err
 
 
 def test_a_journal_of_other_options_is_not_reused(tmp_path):

@@ -95,7 +95,7 @@ def work(queue: Queue, run: Run = train_cell, say: Callable[[str], None] = print
 
 
 def _run_when_free(run: Run, cell: Cell, pause: float) -> dict[str, Any]:
-    """Run a cell; wait while another process holds the lock of its data or of its record."""
+    """Run a cell; wait while another process holds the lock of its record."""
     while True:
         try:
             return run(cell)

@@ -66,14 +66,15 @@ def fft_conv(x: Tensor, kernel: Tensor, backward: Tensor | None = None) -> Tenso
     with no_autocast(x):
         signal = full_precision(x).transpose(1, 2)
         taps = full_precision(kernel)[:, :length]
-        span = taps.shape[-1]
-        if backward is not None:
+        # The first L outputs must not meet taps that wrap around from the other end: distances
+        # are at most L - 1 either way, so the longer side alone decides.
+        if backward is None:
+            n = fft_length(length + taps.shape[-1] - 1)
+        else:
             future = full_precision(backward)[:, : length - 1]
-            span = span + future.shape[-1]
-        n = fft_length(length + span - 1)
-        if backward is not None:
+            n = fft_length(length + max(taps.shape[-1] - 1, future.shape[-1]))
             # A tap s steps ahead sits at index n - s of the circular kernel.
-            gap = taps.new_zeros(taps.shape[0], n - span)
+            gap = taps.new_zeros(taps.shape[0], n - taps.shape[-1] - future.shape[-1])
             taps = torch.cat([taps, gap, future.flip(-1)], dim=-1)
         spectrum = torch.fft.rfft(signal, n=n) * torch.fft.rfft(taps, n=n)
         out: Tensor = torch.fft.irfft(spectrum, n=n)[..., :length]

@@ -208,6 +208,8 @@ def means(experiment: Experiment, cells: Mapping[str, Cell]) -> Mean | None:
     if experiment.kind != "table" or experiment.metric != "accuracy" or len(cells) < 2:
         return None
     ours = [cell for cell in cells.values() if cell.comparable]
+    if len(ours) < 2:  # one number is no mean, and would be read as one
+        ours = []
     same = [cell.published for cell in ours if cell.published is not None]
     theirs = {name: c.published for name, c in cells.items() if c.published is not None}
     return Mean(

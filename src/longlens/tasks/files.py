@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,9 +129,10 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> tuple[int, str]:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path`` for the block; raise when another process holds it.
+    """Hold the lock file ``path`` for the block; wait while another process holds it.
 
-    The lock dies with its process, so a killed run never blocks the next one.
+    Whoever waited finds ``what`` made. The lock dies with its process, so a killed run never blocks
+    the next one.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,6 +146,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
         if fcntl is not None:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise DataError(f"another process is preparing {what} right now") from error
+            except OSError:
+                print(f"{what}: another process is preparing it, waiting", file=sys.stderr)
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX)
         yield
