@@ -13,6 +13,7 @@ import torch
 
 from longlens.assemble import train_run
 from longlens.assemble.run import run_folder
+from longlens.tasks.registry import TASKS
 from longlens.training import checkpoint, loop
 from longlens.training.faults import Stopped, TrainingError
 from longlens.training.records import read_record
@@ -97,6 +98,17 @@ def test_a_finished_run_is_not_trained_again(run_options, monkeypatch):
     monkeypatch.setattr(loop.Trainer, "run", None)
     assert train_run(options) == first
     assert not (run_folder(options) / "checkpoints").exists()
+
+
+def test_a_finished_run_on_an_older_version_of_the_data_is_refused(run_options, monkeypatch):
+    options = run_options()
+    train_run(options)
+    newer = replace(TASKS[options.task], version=TASKS[options.task].version + 1)
+    monkeypatch.setitem(TASKS, options.task, newer)
+    with pytest.raises(TrainingError, match=rf"version 1 of {options.task}, .* version 2 now"):
+        train_run(options)
+    again = train_run(replace(options, resume="restart"))
+    assert again["status"] == "finished" and again["data"]["version"] == 2
 
 
 def stopped_run(run_options, monkeypatch, **changes):

@@ -22,6 +22,7 @@ from longlens.assemble.measure import (
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.tasks import Task
+from longlens.tasks.expected import expected_version
 from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
 from longlens.training.checkpoint import CheckpointError
@@ -222,6 +223,13 @@ def _finished(folder: Path, options: TrainOptions) -> dict[str, Any] | None:
         raise TrainingError(
             f"{folder} holds a finished run with other options: {found}; give another --name, or "
             "--resume restart"
+        )
+    made = values["data"].get("version")  # records of earlier versions of longlens do not say
+    current = expected_version(options.task, **options.task_options)
+    if None not in (made, current) and made != current:
+        raise TrainingError(
+            f"{folder} holds a finished run on version {made} of {options.task}, which has version "
+            f"{current} now; give another --name, or --resume restart"
         )
     return values
 

@@ -212,6 +212,7 @@ class Task:
         return {
             "identity": self.identity,
             "name": self.name,
+            "version": self.manifest.version,
             "options": dict(self.options),
             "examples": self.examples,
             "stands_in_for": self.spec.stands_in_for,

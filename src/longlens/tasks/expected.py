@@ -17,6 +17,18 @@ _VOCABULARIES = {"enwik8": 256, "text8": 27, "wikitext103": 267_735}
 _LONGEST_REVIEW = 13_704
 
 
+def expected_version(name: str, **options: Any) -> int | None:
+    """The version of the data that would be made now; None for a task that the user imported.
+
+    >>> expected_version("listops"), expected_version("mine")
+    (1, None)
+    """
+    if name not in TASKS:
+        return None
+    info = find_task(name)
+    return info.version_of(make_options(info, options))
+
+
 def expected_spec(name: str, **options: Any) -> Spec:
     """The spec that the task ``name`` will have when it is prepared with ``options``.
 
