@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import http.server
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -68,6 +69,13 @@ def remote(server, **changes):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_two_processes_download_a_file_once(server, tmp_path):
+    with ThreadPoolExecutor(2) as pool:  # they hold locks of their own, as processes do
+        got = [pool.submit(fetch, remote(server), tmp_path, quiet=True) for _ in range(2)]
+        assert {each.result(timeout=60) for each in got} == {tmp_path / "big.bin"}
+    assert len(server.asked) == 1
 
 
 def test_a_download_is_checked_and_kept(server, tmp_path):

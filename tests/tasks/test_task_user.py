@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from longlens.tasks import Batches, DataError, import_arrays, load
+from longlens.tasks.files import locked
+from longlens.tasks.user import imported_folder
 
 
 @pytest.fixture
@@ -93,6 +97,19 @@ def test_replacing(tmp_path, rng):
         import_arrays("m", x, y, root=tmp_path)
     assert import_arrays("m", x + 1, y, root=tmp_path, replace=True).identity != first
     assert load("m", tmp_path).spec.vocab_size == x.max() + 2
+
+
+def test_an_import_that_waited_does_not_overwrite(tmp_path, rng):
+    x, y = rng.integers(0, 5, (20, 4)), np.arange(20) % 2
+    folder = imported_folder(tmp_path, "m")
+    with ThreadPoolExecutor(1) as pool:
+        with locked(folder.parent / ".m.lock", "m"):
+            waiting = pool.submit(import_arrays, "m", x, y, root=tmp_path)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.3)
+            folder.mkdir()
+        with pytest.raises(DataError, match="exists"):
+            waiting.result(timeout=60)
 
 
 X = np.ones((20, 4), np.int64)

@@ -46,13 +46,14 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
     """
     hides = "denoise" in options.protocols or "pretrain" in options.protocols
     second = "denoise" in options.protocols or "predict" in options.protocols
-    if (hides or second) and spec.inputs != "tokens":
+    needs_tokens = hides or second
+    if needs_tokens and spec.inputs != "tokens":
         raise ValueError(f"protocol {options.protocol!r} needs tokens, but the task's inputs "
                          f"are {spec.inputs}")  # fmt: skip
     own = {f.name for f in fields(ModelConfig)} & {f.name for f in fields(TrainOptions)}
     values: dict[str, Any] = {name: getattr(options, name) for name in sorted(own)}
     if spec.kind == "next_token":
-        if hides or second:
+        if needs_tokens:
             raise ValueError(f"protocol {options.protocol!r} is for tasks with labels; "
                              "a next-token task is its own pretraining")  # fmt: skip
         values |= {"head": "language", "max_length": options.length or WINDOW}
@@ -79,9 +80,9 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
         values["vocab_size"] = spec.vocab_size + hides  # the last one stands for a hidden token
     if spec.encoding == "pixels":
         values["numbers"] = options.pixels == "numbers" or (
-            options.pixels == "auto" and not (hides or second)
+            options.pixels == "auto" and not needs_tokens
         )
-        if values["numbers"] and (hides or second):
+        if values["numbers"] and needs_tokens:
             raise ValueError(f"protocol {options.protocol!r} needs tokens: pixels must be tokens")
     elif options.pixels == "numbers":
         raise ValueError(f"pixels=numbers is for images, but {options.task} has none")
@@ -124,11 +125,7 @@ def make_job(
 ) -> Job:
     """Everything that the loop needs for one stage of training."""
     spec = task.spec
-    if "predict" in options.protocols and any(map(sees_ahead, model.backbone.mixers())):
-        raise ValueError(
-            f"protocol {options.protocol!r} predicts the next token, but mixer={options.mixer!r} "
-            "sees ahead: use bidirectional=False, or denoise"
-        )
+    check_direction(options, model)
     model.right_padded = True  # as Batches pads
     length = (options.length or WINDOW) if spec.kind == "next_token" else options.length
     common: dict[str, Any] = dict(
@@ -165,6 +162,15 @@ def make_job(
         units=list(model.backbone.blocks),
         data=task.identity,
     )
+
+
+def check_direction(options: TrainOptions, model: Model) -> None:
+    """Refuse to predict the next token with a model that sees it."""
+    if "predict" in options.protocols and any(map(sees_ahead, model.backbone.mixers())):
+        raise ValueError(
+            f"protocol {options.protocol!r} predicts the next token, but mixer={options.mixer!r} "
+            "sees ahead: use bidirectional=False, or denoise"
+        )
 
 
 def make_prepare(

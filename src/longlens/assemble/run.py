@@ -60,7 +60,6 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
     >>> record["status"], sorted(record["metrics"])
     ('finished', ['test', 'validation'])
     """
-    started = time.perf_counter()
     folder = run_folder(options)
     with ranks(device_of(options)) as among, ExitStack() as stack:
         if among.main:
@@ -72,6 +71,7 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
         if finished is not None:
             return finished
         task = _load(options, among, task)
+        started = time.perf_counter()  # of budgets: data that must be made first are not part
         if "pretrain" in options.protocols:
             first = folder / "pretrain"
             stage = _pretraining(options)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import torch
 
-from longlens.assemble.build import model_config
+from longlens.assemble.build import check_direction, model_config
 from longlens.experiments.cells import Cell
 from longlens.models.build import Model, build_model
 from longlens.tasks import Spec, load
+from longlens.tasks.build import make_options
 from longlens.tasks.expected import expected_spec
-from longlens.tasks.mix import EASIER
+from longlens.tasks.mix import easier_options
+from longlens.tasks.registry import find_task
 from longlens.tasks.user import imported_folder
 from longlens.training.augment import AUGMENTED
 from longlens.training.options import TrainOptions
@@ -33,13 +35,16 @@ def build_on_meta(cell: Cell) -> Model:
         raise ValueError(
             f"protocol {options.protocol!r}: nothing is known to augment {options.task}"
         )
-    if options.mix_easier and options.task not in EASIER:
-        raise ValueError(f"mix_easier is for {', '.join(EASIER)}, got task {options.task!r}")
+    if options.mix_easier:
+        info = find_task(options.task)
+        easier_options(options.task, asdict(make_options(info, dict(options.task_options))))
     if options.length is not None and spec.kind == "regression":
         raise ValueError(f"length would cut the targets of {options.task} off; use task_options")
     config = replace(model_config(options, spec), depth=1)  # blocks are alike: one stands for all
     with torch.device("meta"):
-        return build_model(config)
+        model = build_model(config)
+    check_direction(options, model)
+    return model
 
 
 def _spec(options: TrainOptions) -> Spec:

@@ -30,7 +30,7 @@ _LANGUAGE = dict(subset=True)
 _PAIRS = dict(max_length=64)
 _PATHFINDER = dict(images=80)
 SMALL: dict[str, dict[str, Any]] = {
-    "listops": dict(train=TRAIN, validation=HELD, test=HELD, min_length=8, max_length=64),
+    "listops": dict(train=TRAIN, validation=HELD, test=HELD, min_length=32, max_length=64),
     "text": dict(validation=HELD, subset=True),
     "retrieval": dict(max_length=64, subset=True),
     "retrieval-peerread": dict(max_length=64),

@@ -60,11 +60,11 @@ def fetch(remote: Remote, folder: Path, *, mirror: str | None = None, quiet: boo
     """
     path = folder / remote.filename
     folder.mkdir(parents=True, exist_ok=True)
-    if path.exists():
-        check_file(path, remote)
-        return path
     part = path.with_name(path.name + ".part")
     with locked(folder / f".{remote.filename}.lock", remote.filename):
+        if path.exists():
+            check_file(path, remote)
+            return path
         have = part.stat().st_size if part.exists() else 0
         if remote.bytes is not None:
             check_space(folder, remote.bytes - have, f"downloading {remote.filename}")

@@ -131,8 +131,8 @@ def save_array(path: Path, array: npt.NDArray[Any]) -> tuple[int, str]:
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path`` for the block; wait while another process holds it.
 
-    Whoever waited finds ``what`` made. The lock dies with its process, so a killed run never blocks
-    the next one.
+    Look again inside the block whether ``what`` is there: whoever waited may find it made. The lock
+    dies with its process, so a killed run never blocks the next one.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,9 @@ def locked(path: Path, what: str) -> Iterator[None]:
         if fcntl is not None:
             try:
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 print(f"{what}: another process is preparing it, waiting", file=sys.stderr)
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+            except OSError as error:
+                raise DataError(f"{path} cannot be locked ({error.strerror})") from None
         yield

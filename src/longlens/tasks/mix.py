@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from longlens.tasks.cache import digest
 from longlens.tasks.data import Rows, Split, Task
@@ -15,6 +16,7 @@ from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH
 from longlens.tasks.spec import Spec
 
 EASIER = ("listops", "pathfinder", "pathx")  # tasks with easier sets
+SHORTEST = 20  # below it the easiest ListOps set would have next to no expressions to draw from
 
 
 def join_splits(splits: Sequence[Split]) -> Split:
@@ -110,19 +112,26 @@ def with_easier_sets(
 
     others = [
         load(task.name, root, verify=verify, workers=workers, **{**task.options, **changes})
-        for changes in _easier_options(task)
+        for changes in easier_options(task.name, task.options)
     ]
     return MixedTask(task, others)
 
 
-def _easier_options(task: Task) -> list[dict[str, object]]:
-    """What sets the easier sets apart from ``task``."""
-    if task.name == "listops":
-        shortest = task.options["min_length"]
+def easier_options(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What sets the easier sets apart from the task ``name`` with all its ``options``.
+
+    >>> easier_options("listops", {"min_length": 500})
+    [{'min_length': 50, 'max_length': 200}, {'min_length': 200, 'max_length': 500}]
+    """
+    if name not in EASIER:
+        raise DataError(f"{name} has no easier sets; {', '.join(EASIER)} have")
+    if name == "listops":
+        shortest = options["min_length"]
+        if shortest < SHORTEST:
+            raise DataError(
+                f"min_length must be {SHORTEST} or more for easier sets of listops, got {shortest}"
+            )
         ends = (shortest // 10, 2 * shortest // 5, shortest)
         return [{"min_length": low, "max_length": high} for low, high in pairwise(ends)]
-    difficulty = task.options.get("difficulty")
-    if difficulty not in CONTOUR_LENGTH:
-        raise DataError(f"{task.name} has no easier sets; {', '.join(EASIER)} have")
     kinds = list(CONTOUR_LENGTH)
-    return [{"difficulty": kind} for kind in kinds[: kinds.index(difficulty)]]
+    return [{"difficulty": kind} for kind in kinds[: kinds.index(options["difficulty"])]]

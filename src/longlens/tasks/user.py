@@ -162,8 +162,7 @@ def import_arrays(
     folder = imported_folder(root, name)
     if folder is None:
         raise DataError(f"name {name!r} belongs to a task of longlens; choose another")
-    if folder.exists() and not replace:
-        raise DataError(f"a task {name!r} exists in {folder}; pass replace=True (--replace true)")
+    _refuse_overwriting(folder, replace)
     if not (0 < validation < 1 and 0 < test < 1 and validation + test < 1):
         raise DataError(
             "validation and test must be shares between 0 and 1 that leave a rest, got "
@@ -173,6 +172,7 @@ def import_arrays(
     check_space(folder, int(2.1 * values.nbytes), f"importing {name}")
     options = {"validation": validation, "test": test, "seed": seed}
     with locked(folder.parent / f".{name}.lock", name):
+        _refuse_overwriting(folder, replace)  # another process may have been quicker
         writer = Writer(folder, name, 1, options, fresh=True)
         try:
             if targets is None:
@@ -191,6 +191,13 @@ def import_arrays(
         if folder.exists():
             shutil.rmtree(folder)
         return writer.finish(spec, sizes, [])
+
+
+def _refuse_overwriting(folder: Path, replace: bool) -> None:
+    if folder.exists() and not replace:
+        raise DataError(
+            f"a task {folder.name!r} exists in {folder}; pass replace=True (--replace true)"
+        )
 
 
 def _write_stream(

@@ -54,7 +54,7 @@ class Trainer:
         folder: of the run.
         record: the same, open for writing, on the main rank; None on the others.
         provenance: code, versions and hardware, kept in checkpoints.
-        started: ``time.perf_counter()`` when the command began, for budgets.
+        started: ``time.perf_counter()`` when the data were there, for budgets.
     """
 
     def __init__(

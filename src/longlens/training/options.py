@@ -111,7 +111,7 @@ class TrainOptions:
     epochs: float | None = None
     """Passes over the training split."""
     budget: str | None = None
-    """Wall time of the whole command, as in 90s, 8m or 1.5h; fixes steps after a short timing."""
+    """Wall time once the data are there, as in 90s, 8m or 1.5h; fixes steps after a timing."""
 
     # --- optimisation ---
     optimizer: str = "adamw"

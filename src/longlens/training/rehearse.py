@@ -42,7 +42,7 @@ def choose_steps(
         examples: makes a step's examples of a batch.
         epoch: steps of an epoch.
         evaluation_rows: of an evaluation batch.
-        started: ``time.perf_counter()`` when the command began.
+        started: ``time.perf_counter()`` when the data were there.
     """
     options = engine.options
     if options.steps is not None:

@@ -15,9 +15,9 @@ Cost: 79 runs a seed. Published for a Transformer of this size: minutes to hours
 LaS+ is bidirectional LaS with rotary positions, trained by the locality study's recipes: arguments
 shuffled on ListOps, denoising on Text and Retrieval, augmentation on Image, easier sets mixed in
 and images turned on Pathfinder. "In minutes" is the same for short runs (--budget): Muon, wider
-heads, an average of the weights, no AutoAugment; causal, it reads ListOps from left to right and
-answers at the last token; "shorter too" adds expressions of 50 to 500 tokens to training, data that
-no published run had. Each further row takes one part away or changes one.
+heads, an average of the weights, no AutoAugment; causal, it reads ListOps from left to right with
+two heads and answers at the last token; "shorter too" adds expressions of 50 to 500 tokens to
+training, data that no published run had. Each further row takes one part away or changes one.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _minutes_causal(column: str) -> Cell | None:
     cell = _minutes(column)
     if cell is None or recipe_of(column) != "ListOps":
         return None
-    own: Cell = {"bidirectional": False, "pooling": "last", "mixer_options": {"num_heads": 2}}
-    return merged(cell, own)
+    own: Cell = {"bidirectional": False, "pooling": "last", "shapes": "any"}
+    return merged(cell, own, {"mixer_options": {"num_heads": 2}})
 
 
 def _minutes_causal_and_shorter(column: str) -> Cell | None:
