@@ -45,9 +45,8 @@ def import_stream(root):
         {"mixer": "s4d", "mixer_options": {}, "norm": "batch", "protocol": "denoise+augment"},
         {"protocol": "pretrain", "pretrain_kind": "causal", "pretrain_steps": 4},
         {"pooling": "cls", "bidirectional": True, "protocol": "denoise+pretrain", "steps": 4},
-        {"pooling": "last", "protocol": "predict+augment"},
     ],
-    ids=["regression", "denoise+augment", "pretrain", "all", "predict+augment"],
+    ids=["regression", "denoise+augment", "pretrain", "all"],
 )
 def test_tasks_and_protocols_train(run_options, changes):
     options = run_options(**({"steps": 8, "evaluate_every": 4} | changes))
@@ -56,8 +55,7 @@ def test_tasks_and_protocols_train(run_options, changes):
     assert record["status"] == "finished" and set(record["metrics"]) == {"validation", "test"}
     assert math.isfinite(record["metrics"]["test"][metric])
     lines = list(read_curves(run_folder(options)))
-    for second in ("denoise", "predict"):
-        assert (f"{second}_loss" in lines[0]) == (second in options.protocols)
+    assert ("denoise_loss" in lines[0]) == ("denoise" in options.protocols)
     assert [line["step"] for line in lines if line["split"] == "validation"][-1] == options.steps
     if "pretrain" in options.protocols:
         first = read_record(run_folder(options) / "pretrain")
@@ -303,12 +301,9 @@ def test_a_batch_larger_than_the_split_is_refused(run_options):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (ATOMIC | {"protocol": "denoise"}, "needs tokens"),
+        (ATOMIC | {"protocol": "denoise"}, "hides tokens"),
         (ATOMIC | {"protocol": "augment"}, "augment"),
         (ATOMIC | {"mix_easier": True}, "no easier sets; listops, pathfinder, pathx have"),
-        (ATOMIC | {"protocol": "predict"}, "needs tokens"),
-        ({"protocol": "predict", "bidirectional": True}, "sees ahead"),
-        ({"protocol": "predict+denoise"}, "one second loss"),
         ({"protocol": "pretrain", "pretrain_kind": "causal", "bidirectional": True}, "never see"),
     ],
 )

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 
 from longlens.assemble.build import model_config
 from longlens.tasks import Spec
-from longlens.tasks.batches import Batch
 from longlens.training import budget
 from longlens.training.evaluate import _add_groups
-from longlens.training.examples import Examples, Prepare, fill_rows, next_tokens
+from longlens.training.examples import Examples, fill_rows, next_tokens
 from longlens.training.faults import largest_that_fits
 from longlens.training.lengths import of_any_length
 from longlens.training.objective import Objective
@@ -262,7 +261,7 @@ def test_pixels_are_numbers_unless_tokens_are_hidden():
     assert model_config(TrainOptions(), spec).numbers
     assert not model_config(TrainOptions(pixels="tokens"), spec).numbers
     assert not model_config(TrainOptions(protocol="denoise"), spec).numbers
-    with pytest.raises(ValueError, match="'denoise' needs tokens: pixels must be tokens"):
+    with pytest.raises(ValueError, match="'denoise' hides tokens: pixels must be tokens"):
         model_config(TrainOptions(protocol="denoise", pixels="numbers"), spec)
     words = replace(spec, encoding="bytes", image=None)
     assert not model_config(TrainOptions(), words).numbers
@@ -278,19 +277,3 @@ def test_accuracy_by_group_leaves_arrays_out():
     _add_groups(tables, torch.eye(2)[[0, 1, 1]], batch)
     assert list(tables) == ["operator"]
     assert tables["operator"][:, :2].tolist() == [[1.0, 1.0], [1.0, 2.0]]  # right, seen
-
-
-def test_predict_asks_for_the_next_real_token():
-    tokens = torch.tensor([[3, 4, 5, 0], [6, 7, 8, 9]])
-    mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    batch = Batch(tokens, torch.tensor([0, 1]), mask, torch.arange(2), 7, 8)
-    prepare = Prepare(predict=True)
-    assert prepare.second_loss == "predict_loss"
-    found = prepare(batch, torch.Generator(), training=True)
-    assert torch.equal(found.inputs, tokens) and torch.equal(found.targets, batch.targets)
-    assert found.tokens[found.tokens_where].tolist() == [4, 5, 7, 8, 9]
-    assert found.tokens_where.tolist() == [[True, True, False, False], [True, True, True, False]]
-    assert prepare(batch, torch.Generator(), training=False).tokens is None
-    pairs = Batch(tokens[:, None].repeat(1, 2, 1), batch.targets, None, torch.arange(2), 16, 16)
-    found = Prepare(predict=True, pairs=True)(pairs, torch.Generator(), training=True)
-    assert found.tokens[0].tolist() == [[4, 5, 0, 0], [4, 5, 0, 0]]

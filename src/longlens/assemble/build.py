@@ -12,7 +12,6 @@ from torch import nn
 
 from longlens.config import ModelConfig
 from longlens.layers.base import optim_hints
-from longlens.models.backbone import sees_ahead
 from longlens.models.build import Model, build_model
 from longlens.tasks import Spec, Task
 from longlens.tasks.batches import Batches
@@ -45,15 +44,13 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
     (32, 'classification', 10, 17)
     """
     hides = "denoise" in options.protocols or "pretrain" in options.protocols
-    second = "denoise" in options.protocols or "predict" in options.protocols
-    needs_tokens = hides or second
-    if needs_tokens and spec.inputs != "tokens":
-        raise ValueError(f"protocol {options.protocol!r} needs tokens, but the task's inputs "
-                         f"are {spec.inputs}")  # fmt: skip
+    if hides and spec.inputs != "tokens":
+        raise ValueError(f"protocol {options.protocol!r} hides tokens, but the task's inputs are "
+                         f"{spec.inputs}")  # fmt: skip
     own = {f.name for f in fields(ModelConfig)} & {f.name for f in fields(TrainOptions)}
     values: dict[str, Any] = {name: getattr(options, name) for name in sorted(own)}
     if spec.kind == "next_token":
-        if needs_tokens:
+        if hides:
             raise ValueError(f"protocol {options.protocol!r} is for tasks with labels; "
                              "a next-token task is its own pretraining")  # fmt: skip
         values |= {"head": "language", "max_length": options.length or WINDOW}
@@ -74,16 +71,14 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
         values |= {"head": "regression", "num_outputs": spec.target_dim, "pooling": "none"}
     if kind in HEADS:
         values["head"] = HEADS[kind]
-    elif second:
+    elif "denoise" in options.protocols:
         values["second_head"] = True
     if spec.vocab_size is not None:
         values["vocab_size"] = spec.vocab_size + hides  # the last one stands for a hidden token
     if spec.encoding == "pixels":
-        values["numbers"] = options.pixels == "numbers" or (
-            options.pixels == "auto" and not needs_tokens
-        )
-        if values["numbers"] and needs_tokens:
-            raise ValueError(f"protocol {options.protocol!r} needs tokens: pixels must be tokens")
+        values["numbers"] = options.pixels == "numbers" or (options.pixels == "auto" and not hides)
+        if values["numbers"] and hides:
+            raise ValueError(f"protocol {options.protocol!r} hides tokens: pixels must be tokens")
     elif options.pixels == "numbers":
         raise ValueError(f"pixels=numbers is for images, but {options.task} has none")
     if spec.channels is not None:
@@ -125,7 +120,6 @@ def make_job(
 ) -> Job:
     """Everything that the loop needs for one stage of training."""
     spec = task.spec
-    check_direction(options, model)
     model.right_padded = True  # as Batches pads
     length = (options.length or WINDOW) if spec.kind == "next_token" else options.length
     common: dict[str, Any] = dict(
@@ -164,15 +158,6 @@ def make_job(
     )
 
 
-def check_direction(options: TrainOptions, model: Model) -> None:
-    """Refuse to predict the next token with a model that sees it."""
-    if "predict" in options.protocols and any(map(sees_ahead, model.backbone.mixers())):
-        raise ValueError(
-            f"protocol {options.protocol!r} predicts the next token, but mixer={options.mixer!r} "
-            "sees ahead: use bidirectional=False, or denoise"
-        )
-
-
 def make_prepare(
     options: TrainOptions, task: Task, among: Ranks, kind: str, masked: bool
 ) -> Prepare:
@@ -188,4 +173,4 @@ def make_prepare(
         transform = augment.build(
             task.name, spec.image, among.device, compile=compiled, **options.augment_options
         )
-    return Prepare(kind, transform, hide, masked, spec.pair, "predict" in options.protocols)
+    return Prepare(kind, transform, hide, masked, spec.pair)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import torch
 
-from longlens.assemble.build import check_direction, model_config
+from longlens.assemble.build import model_config
 from longlens.experiments.cells import Cell
 from longlens.models.build import Model, build_model
 from longlens.tasks import Spec, load
-from longlens.tasks.build import make_options
 from longlens.tasks.expected import expected_spec
 from longlens.tasks.mix import easier_options
-from longlens.tasks.registry import find_task
 from longlens.tasks.user import imported_folder
 from longlens.training.augment import AUGMENTED
 from longlens.training.options import TrainOptions
@@ -36,15 +34,12 @@ def build_on_meta(cell: Cell) -> Model:
             f"protocol {options.protocol!r}: nothing is known to augment {options.task}"
         )
     if options.mix_easier:
-        info = find_task(options.task)
-        easier_options(options.task, asdict(make_options(info, dict(options.task_options))))
+        easier_options(options.task, **options.task_options)
     if options.length is not None and spec.kind == "regression":
         raise ValueError(f"length would cut the targets of {options.task} off; use task_options")
     config = replace(model_config(options, spec), depth=1)  # blocks are alike: one stands for all
     with torch.device("meta"):
-        model = build_model(config)
-    check_direction(options, model)
-    return model
+        return build_model(config)
 
 
 def _spec(options: TrainOptions) -> Spec:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from longlens.tasks.build import make_options
 from longlens.tasks.cache import digest
 from longlens.tasks.data import Rows, Split, Task
 from longlens.tasks.errors import DataError
 from longlens.tasks.manifest import Verify
 from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH
+from longlens.tasks.registry import find_task
 from longlens.tasks.spec import Spec
 
 EASIER = ("listops", "pathfinder", "pathx")  # tasks with easier sets
@@ -112,21 +114,22 @@ def with_easier_sets(
 
     others = [
         load(task.name, root, verify=verify, workers=workers, **{**task.options, **changes})
-        for changes in easier_options(task.name, task.options)
+        for changes in easier_options(task.name, **task.options)
     ]
     return MixedTask(task, others)
 
 
-def easier_options(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What sets the easier sets apart from the task ``name`` with all its ``options``.
+def easier_options(name: str, **options: Any) -> list[dict[str, Any]]:
+    """What sets the easier sets apart from the task ``name`` made with ``options``.
 
-    >>> easier_options("listops", {"min_length": 500})
+    >>> easier_options("listops")
     [{'min_length': 50, 'max_length': 200}, {'min_length': 200, 'max_length': 500}]
     """
     if name not in EASIER:
         raise DataError(f"{name} has no easier sets; {', '.join(EASIER)} have")
+    made = make_options(find_task(name), options)
     if name == "listops":
-        shortest = options["min_length"]
+        shortest = made.min_length
         if shortest < SHORTEST:
             raise DataError(
                 f"min_length must be {SHORTEST} or more for easier sets of listops, got {shortest}"
@@ -134,4 +137,4 @@ def easier_options(name: str, options: Mapping[str, Any]) -> list[dict[str, Any]
         ends = (shortest // 10, 2 * shortest // 5, shortest)
         return [{"min_length": low, "max_length": high} for low, high in pairwise(ends)]
     kinds = list(CONTOUR_LENGTH)
-    return [{"difficulty": kind} for kind in kinds[: kinds.index(options["difficulty"])]]
+    return [{"difficulty": kind} for kind in kinds[: kinds.index(made.difficulty)]]

@@ -22,7 +22,7 @@ from longlens.training.objective import SUMS, Objective
 from longlens.training.optim import Optimizer, parameter_groups, update_average
 from longlens.training.options import TrainOptions
 
-TOKENS = Objective("masked")
+DENOISING = Objective("masked")
 
 
 class Engine:
@@ -159,19 +159,19 @@ class Engine:
         """The loss of some rows, over the counts of the whole batch, and sums for the curve."""
         objective = self.job.objective
         with self._autocast():
-            if examples.tokens is None:
+            if examples.hidden is None:
                 outputs = self.module(examples.inputs, examples.mask)
             else:
-                outputs, guesses = self.module(examples.inputs, examples.mask, tokens=True)
+                outputs, tokens = self.module(examples.inputs, examples.mask, tokens=True)
         loss = objective.loss_sum(outputs, examples.targets, examples.where) / counts[0]
         sums = objective.sums(outputs, examples.targets, examples.where)
         second = torch.zeros_like(sums)
-        if examples.tokens is not None and examples.tokens_where is not None:
-            tokens = examples.tokens.reshape(guesses.shape[:2])
-            where = examples.tokens_where.reshape(guesses.shape[:2])
-            on_tokens = TOKENS.loss_sum(guesses, tokens, where) / counts[1]
-            loss = loss + self.options.denoise_weight * on_tokens
-            second = TOKENS.sums(guesses, tokens, where)
+        if examples.hidden is not None and examples.original is not None:
+            original = examples.original.reshape(tokens.shape[:2])
+            hidden = examples.hidden.reshape(tokens.shape[:2])
+            denoising = DENOISING.loss_sum(tokens, original, hidden) / counts[1]
+            loss = loss + self.options.denoise_weight * denoising
+            second = DENOISING.sums(tokens, original, hidden)
         return loss, torch.cat([sums, second])
 
     def _outputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
@@ -187,13 +187,11 @@ class Engine:
 
     def _counts(self, examples: Examples) -> Tensor:
         """How many terms the two losses have in the whole batch, over all ranks: (2,)."""
-        objective, second_where = self.job.objective, examples.tokens_where
+        objective, hidden = self.job.objective, examples.hidden
         own = objective.count(examples.targets, examples.where)
-        second = torch.ones_like(own)
-        if second_where is not None:
-            second = second_where.sum(dtype=torch.float32)
+        second = torch.ones_like(own) if hidden is None else hidden.sum(dtype=torch.float32)
         counts = torch.stack([own, second])
-        if objective.per_position or second_where is not None:
+        if objective.per_position or hidden is not None:
             return self.ranks.add(counts).clamp(min=1.0)
         return counts * self.ranks.world_size
 

@@ -75,16 +75,16 @@ class Batches(Protocol):
 class Examples:
     """The tensors of one step, all with the batch first.
 
-    ``where`` says which positions the loss counts (None: all). A second loss, on tokens, has
-    ``tokens`` as its targets, at the positions ``tokens_where``: what was hidden, or comes next.
+    ``where`` says which positions the loss counts (None: all). Under denoising ``hidden`` says
+    which inputs were hidden and ``original`` what stood there.
     """
 
     inputs: Tensor
     targets: Tensor
     mask: Tensor | None = None
     where: Tensor | None = None
-    tokens: Tensor | None = None
-    tokens_where: Tensor | None = None
+    hidden: Tensor | None = None
+    original: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor | None]:
         """The fields by name."""
@@ -116,7 +116,6 @@ class Prepare:
         masked: give every batch a mask, also one without padding, so that there are fewer
             programs to compile.
         pairs: inputs are (B, 2, L); pretraining takes the two as rows of their own.
-        predict: the next token is a second target, in training only.
     """
 
     kind: str = "supervised"
@@ -124,14 +123,11 @@ class Prepare:
     hide: Hide | None = None
     masked: bool = False
     pairs: bool = False
-    predict: bool = False
 
     @property
-    def second_loss(self) -> str | None:
-        """What the loss on tokens is called in the training curve; None: there is none."""
-        if self.kind != "supervised":
-            return None
-        return "predict_loss" if self.predict else "denoise_loss" if self.hide else None
+    def denoises(self) -> bool:
+        """Whether there is a second loss."""
+        return self.kind == "supervised" and self.hide is not None
 
     @property
     def rows_per_example(self) -> int:
@@ -157,10 +153,7 @@ class Prepare:
         whole = Examples(inputs, batch.targets, mask, where=mask)
         if training and self.hide is not None:
             corrupted, hidden = self.hide(inputs, mask, generator)
-            return replace(whole, inputs=corrupted, tokens=inputs, tokens_where=hidden)
-        if training and self.predict:
-            following = next_tokens(inputs, mask)
-            return replace(whole, tokens=following.targets, tokens_where=following.where)
+            return replace(whole, inputs=corrupted, hidden=hidden, original=inputs)
         return whole
 
 

@@ -17,7 +17,7 @@ class Job:
     """What is trained: objects that the caller has built."""
 
     model: nn.Module
-    """``model(inputs, mask)`` gives what the objective wants; with a second loss
+    """``model(inputs, mask)`` gives what the objective wants; under denoising
     ``model(inputs, mask, tokens=True)`` gives that and the logits of every token."""
     objective: Objective
     train: Batches

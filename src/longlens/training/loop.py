@@ -19,7 +19,7 @@ from torch import Tensor
 
 from longlens.training import budget, checkpoint, distributed
 from longlens.training.distributed import Ranks
-from longlens.training.engine import TOKENS, Engine
+from longlens.training.engine import DENOISING, Engine
 from longlens.training.evaluate import evaluate
 from longlens.training.examples import Batch, Examples
 from longlens.training.faults import (
@@ -238,8 +238,8 @@ class Trainer:
             return
         since = state.step - state.logged
         line = self._line("train") | self.job.objective.metrics(sums[:SUMS])
-        if (second := self.job.prepare.second_loss) is not None:
-            line[second] = TOKENS.metrics(sums[SUMS:])["loss"]
+        if self.job.prepare.denoises:
+            line["denoise_loss"] = DENOISING.metrics(sums[SUMS:])["loss"]
         line["gradient_norm"] = float(self.engine.norms) / since
         line["lr"] = self.options.lr * self.schedule.factor(state.step - 1)
         line["tokens_per_second"] = self.meter.stop(state, self.ranks.world_size)

@@ -10,7 +10,7 @@ from typing import Any
 
 from longlens.training.budget import seconds
 
-PROTOCOLS = ("scratch", "denoise", "predict", "augment", "pretrain")
+PROTOCOLS = ("scratch", "denoise", "augment", "pretrain")
 SCHEDULES = ("cosine", "linear", "constant", "plateau")
 DTYPES = ("auto", "float32", "bfloat16")
 DEVICES = ("auto", "cpu", "cuda")
@@ -89,10 +89,9 @@ class TrainOptions:
 
     # --- protocol ---
     protocol: str = "scratch"
-    """scratch, or some of denoise (or predict), augment and pretrain joined by "+", as in
-    denoise+augment."""
+    """scratch, or any of denoise, augment and pretrain joined by "+", as in denoise+augment."""
     denoise_weight: float = 1.0
-    """Weight of the second loss under denoise and predict."""
+    """Weight of the second loss under denoise."""
     augment_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task's augmentation, as in {"policy": false} for image."""
     mix_easier: bool = False
@@ -218,13 +217,9 @@ class TrainOptions:
         for part in self.protocols:
             if part not in PROTOCOLS or (part == "scratch" and len(self.protocols) > 1):
                 raise ValueError(
-                    "protocol must be scratch, or some of denoise, predict, augment and pretrain "
-                    f'joined by "+", got {self.protocol!r}'
+                    "protocol must be scratch, or some of denoise, augment and pretrain joined by "
+                    f'"+", got {self.protocol!r}'
                 )
-        if {"denoise", "predict"} <= set(self.protocols):
-            raise ValueError(
-                f"protocol must have one second loss, denoise or predict, got {self.protocol!r}"
-            )
         given = [n for n in ("steps", "epochs", "budget") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"give one of steps, epochs and budget, not {' and '.join(given)}")
