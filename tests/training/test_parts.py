@@ -213,6 +213,7 @@ def test_next_tokens_leave_out_padding():
     ("wrong", "message"),
     [
         ({"protocol": "denoise+magic"}, "protocol must be"),
+        ({"task_options": "{min_length: 8}"}, "task_options must be a mapping"),
         ({"protocol": "scratch+denoise"}, "protocol must be"),
         ({"steps": 5, "epochs": 2.0}, "steps and epochs"),
         ({"schedule": "step"}, "schedule must be one of cosine"),

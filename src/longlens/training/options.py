@@ -214,6 +214,11 @@ class TrainOptions:
                 raise ValueError(
                     f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
                 )
+        for name in ("task_options", "mixer_options", "augment_options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ValueError(
+                    f'{name} must be a mapping, as in {{"name": 1}}, got {getattr(self, name)!r}'
+                )
         for part in self.protocols:
             if part not in PROTOCOLS or (part == "scratch" and len(self.protocols) > 1):
                 raise ValueError(
