@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-slow test-kernels test-faults test-gpu bench report clean
+.PHONY: help demo test lint format test-slow test-kernels test-faults test-adversarial test-gpu bench report clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,9 @@ test-kernels: $(BIN)/.kernels ## the logic of the Triton kernels, in Triton's in
 
 test-faults: $(BIN)/.installed ## the tests that kill processes on purpose
 	$(BIN)/python -m pytest -m faults
+
+test-adversarial: $(BIN)/.installed ## seeded random attacks, counted; RECORD=1 writes docs/reliability.md
+	ADVERSARIAL_RECORD=$(RECORD) $(BIN)/python -m pytest -s -m adversarial tests/adversarial
 
 test-gpu: $(BIN)/.installed ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
