@@ -32,7 +32,7 @@ PRINTED = {
     "figure3": {("S", "WikiText-103"): 21.69, ("Vanilla Attention", "WikiText-103"): 20.20},
     "table9": {("P = 5, B = 0.001", "ListOps"): 53.05, ("P = 3, B = 0.001", "Image"): 70.44},
     "techniques": {("gMLP + techniques", "Avg."): 85.98, ("Transformer, rotary", "Avg."): 64.98},
-    "readings": {("LaS", "ListOps"): 53.05},
+    "readings": {("LaS", "ListOps"): 53.05, ("LaS", "Text"): 79.28},
     "lasplus": {("Megalodon", "Avg."): 88.63, ("MEGA", "Avg. (5)"): 86.25},
     "lineup": {("LaS", "Image"): 70.44, ("S4", "Text"): 86.82},
 }
@@ -123,6 +123,33 @@ def test_table_9_is_the_one_source():
     assert by_place["LaS-chunk", "Image"] == next(
         run.options for run in find("table4").runs if (run.row, run.column) == ("LaS", "Image")
     )
+
+
+def test_selection_on_test_is_no_default():
+    """The rows that select on test say so, and there are no others."""
+    found = [
+        (name, run.row)
+        for name in NAMES
+        for run in find(name).runs
+        if run.options.get("task_options", {}).get("validation_from") == "test"
+    ]
+    assert len(found) == 2 and all("selected on test" in row for _, row in found)
+
+
+def test_readings_change_what_they_say():
+    """A reading that Table 9 has already is left out; S4's plateau is the repository's."""
+    runs = {(run.row, run.column): run.options for run in find("readings").runs}
+    assert ("bound 0.001", "Text") in runs and ("bound 0.001", "ListOps") not in runs
+    assert ("window 3", "Text") in runs and ("window 3", "Image") not in runs
+    plain = runs["LaS", "Text"]
+    assert plain == attention("Text", "las")
+    for (row, column), options in runs.items():
+        if column == "Text" and row != "LaS":
+            assert options != plain, row
+    plateau = runs["schedule plateau", "Text"]
+    assert {key: plateau[key] for key in plateau if plateau.get(key) != plain.get(key)} == {
+        "schedule": "plateau", "plateau_patience": 20, "plateau_factor": 0.2, "warmup": 0.0,
+    }  # fmt: skip
 
 
 def test_stand_ins_have_columns_of_their_own():

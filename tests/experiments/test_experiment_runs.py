@@ -65,6 +65,23 @@ def test_a_quick_experiment_from_end_to_end(tmp_path, capsys, monkeypatch):
     assert all("no result" in record["data"]["stands_in_for"] for record in content["records"])
 
 
+def test_selection_on_test_is_kept_when_quick_and_said_in_the_record(tmp_path, capsys):
+    words = ["run", "readings", "--quick", "--runs", str(tmp_path), "--only", "Text"]
+    rows = ["LaS", "schedule plateau", "all of train, selected on test"]
+    assert main([*words, *(word for row in rows for word in ("--only", row))]) == 0
+    found = {run.name: run.values for run in find_runs(tmp_path / "readings-quick")}
+    assert {name: values["data"]["selected_on"] for name, values in found.items()} == {
+        "las--text--0": "validation",
+        "schedule-plateau--text--0": "validation",
+        "all-of-train-selected-on-test--text--0": "test",
+    }
+    metrics = found["all-of-train-selected-on-test--text--0"]["metrics"]
+    assert metrics["validation"] == metrics["test"]
+    path = tmp_path / "quick.json"
+    assert main(["collect", str(tmp_path / "readings-quick"), "-o", str(path)]) == 0
+    assert "test" in [record["data"]["selected_on"] for record in read_results(path)["records"]]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "table7"])
 def test_every_experiment_is_quick(name, tmp_path):
@@ -170,7 +187,7 @@ def test_a_quick_run_keeps_mixer_and_protocol(tmp_path):
     for name in ("mixer", "mixer_options", "protocol", "mix_easier", "positions", "bidirectional"):
         assert small[name] == run.options[name]
     assert small["device"] == "cpu" and small["root"] == str(tmp_path) and small["steps"] == 2
-    with pytest.raises(ValueError, match="no small data for the task 'mine'"):
+    with pytest.raises(ValueError, match="no small data for 'mine'"):
         shrink({"task": "mine"}, tmp_path)
 
 

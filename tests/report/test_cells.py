@@ -7,6 +7,7 @@ import pytest
 
 from longlens.report.cells import Metric, filled, means, table
 from longlens.report.figures import overview
+from longlens.report.formats import markdown, text_grid
 from longlens.report.results import read_results
 from tests.report.sample import TASKS, figure5, record, table2, write_results
 from tests.report.test_runs import write_run
@@ -61,6 +62,19 @@ def test_quick_runs_and_validation_numbers_are_compared_with_nothing(tmp_path):
     cell = table(experiment(tmp_path, table2() | {"records": [only]}))["LaS"]["Text"]
     assert cell.mean == pytest.approx(51) and not cell.comparable
     assert [word for word, _ in cell.marks] == ["validation"]
+
+
+def test_a_number_selected_on_test_says_so_and_is_averaged_with_nothing(tmp_path):
+    values = table2()
+    for one in values["records"]:
+        if (one["row"], one["column"]) == ("LaS", "Text"):
+            one["data"]["selected_on"] = "test"
+    found = experiment(tmp_path, values)
+    cell = table(found)["LaS"]["Text"]
+    assert "selected on test" in [word for word, _ in cell.marks]
+    assert cell.mean == pytest.approx(80) and cell.difference is None and not cell.comparable
+    assert "Text" not in means(found, table(found)["LaS"]).columns
+    assert "80.00 [selected on test] (79.28)" in markdown(text_grid(found))
 
 
 def test_failed_runs_have_no_number(tmp_path):

@@ -41,7 +41,13 @@ def on_gpu(run_options):
     return make
 
 
-@pytest.mark.parametrize("changes", [{}, {"micro_batch": 2}, {"norm": "batch", "ema": 0.0}])
+PLATEAU = {"schedule": "plateau", "plateau_patience": 1, "plateau_factor": 0.2, "warmup": 0.0,
+           "lr": 0.01, "evaluate_every": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"micro_batch": 2}, {"norm": "batch", "ema": 0.0}, PLATEAU]
+)
 def test_captured_steps_equal_eager_ones(on_gpu, changes):
     eager = on_gpu(dropout=0.0, name="eager", **changes)
     captured = replace(eager, graphs="step", name="captured")

@@ -158,6 +158,10 @@ def test_schedules():
     for improved in (True, False, False, True, False, False):
         plateau.evaluated(improved)
     assert plateau.factor(5) == 0.25
+    fifth = Schedule("plateau", total=10, warmup=2, patience=1, reduction=0.2)
+    for improved in (True, False, False):
+        fifth.evaluated(improved)
+    assert [fifth.factor(step) for step in (0, 1, 2, 9)] == [0.5, 1.0, 0.2, 0.2]
     assert warmup_steps(0.1, 50) == 5 and warmup_steps(30, 50) == 30
 
 

@@ -16,7 +16,7 @@ from longlens.assemble.run import run_folder
 from longlens.tasks.registry import TASKS
 from longlens.training import checkpoint, loop
 from longlens.training.faults import Stopped, TrainingError
-from longlens.training.records import read_record
+from longlens.training.records import read_curves, read_record
 from tests.training.runs import outcome
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +71,29 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(run_options, monkeypatch, st
     alone = outcome(folder.parent / "alone")
     mine = outcome(folder)
     assert mine == alone
+
+
+@pytest.mark.parametrize("step", [9, 12, 17])  # before, at and after the first reduction
+def test_a_plateau_goes_on_exactly(run_options, monkeypatch, step):
+    """The counters of a plateau are part of a checkpoint: the learning rate falls where it would.
+
+    The weights stand still (a learning rate of 1e-30), so only the first evaluation is a best one.
+    """
+    own = dict(schedule="plateau", plateau_patience=1, plateau_factor=0.2, warmup=0.0, lr=1e-30,
+               evaluate_every=4, log_every=2, dropout=0.0, ema=0.0)  # fmt: skip
+    alone = run_options(name="alone", **own)
+    train_run(alone)
+    rates = [line["lr"] for line in read_curves(run_folder(alone)) if line["split"] == "train"]
+    # reduced after the evaluations at 12 and 20
+    expected = [1e-30] * 6 + [2e-31] * 4 + [4e-32] * 2
+    assert rates == pytest.approx(expected, rel=1e-12, abs=0.0)
+    options = run_options(name="stopped", checkpoint_seconds=1e9, **own)
+    with monkeypatch.context() as patch:
+        stop_at(patch, step)
+        with pytest.raises(Stopped):
+            train_run(options)
+    train_run(options)
+    assert outcome(run_folder(options)) == outcome(run_folder(alone))
 
 
 def test_a_run_cut_off_before_its_first_checkpoint_begins_again(run_options, monkeypatch):

@@ -82,7 +82,7 @@ def step(
         )  # fmt: skip
         for run in planned:
             if quick:
-                prepare_stand_in(run.cell["task"], quick_data(folder))
+                prepare_stand_in(run.cell["task"], quick_data(folder), **run.cell["task_options"])
             rows.append(measure(run, batches))
             print(_lines(rows[-1]), flush=True)
             if output is not None:

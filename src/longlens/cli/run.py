@@ -162,11 +162,11 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
         from longlens.experiments.standins import prepare_stand_in
 
         root = quick_data(args.runs)
-        made = [
-            task
-            for task in sorted({cell["task"] for cell in cells})
-            if prepare_stand_in(task, root)
-        ]
+        made = {
+            cell["task"]: None
+            for cell in cells
+            if prepare_stand_in(cell["task"], root, **cell["task_options"])
+        }
         print(
             f"--quick: {len(cells)} runs of two steps on synthetic stand-in data in {root}"
             + (f" (made now: {', '.join(made)})" if made else "")

@@ -11,7 +11,7 @@ from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, Run, slug
 from longlens.experiments.cells import Cell, with_options
-from longlens.experiments.standins import SMALL
+from longlens.experiments.standins import small_options
 from longlens.training.files import replace_file, to_json
 from longlens.training.records import EXPERIMENT
 
@@ -143,17 +143,16 @@ def shrink(cell: Cell, root: Path) -> Cell:
     >>> small["dim"], small["steps"], small["task_options"]["subset"], "epochs" in small
     (16, 2, True, False)
     """
-    if cell["task"] not in SMALL:
-        raise ValueError(f"--quick has no small data for the task {cell['task']!r}")
+    options = small_options(cell["task"], cell.get("task_options", {}))
     small = {name: value for name, value in cell.items() if name not in LENGTHS}
     heads = cell.get("mixer_options", {}).get("num_heads", 1)
     width = 16 if 16 % heads == 0 else 8 * heads
-    small |= dict(task_options=SMALL[cell["task"]], root=str(root), device="cpu")
+    small |= dict(task_options=options, root=str(root), device="cpu")
     small |= dict(dim=width, depth=1)
     small |= dict(steps=2, batch_size=4, evaluate_batch=8, log_every=1, warmup=0.0)
     small.pop("length", None)
     augments = "augment" in str(cell.get("protocol")).split("+")  # which needs whole pictures
-    if not augments and "length" not in SMALL[cell["task"]]:
+    if not augments and "length" not in options:
         small["length"] = 64
     for name, value in (("limit", 8), ("pretrain_steps", 2)):
         if small.get(name) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,19 +43,37 @@ SMALL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("enwik8", "text8", "wikitext103"), _LANGUAGE),
 }  # fmt: skip
 """The options with which each task is small."""
+KEPT = ("validation_from",)  # options that say which examples are for what, not how many
 
 
-def prepare_stand_in(task: str, root: Path) -> bool:
-    """Make the small stand-in of ``task`` under ``root``; False if it was there already."""
+def small_options(task: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with which ``task`` is small, and of ``options`` those that must stay.
+
+    >>> small_options("text", {"validation_from": "test", "validation": 100})
+    {'validation': 8, 'subset': True, 'validation_from': 'test'}
+    """
     if task not in SMALL:
         raise DataError(f"--quick has no small data for {task!r}; it has {', '.join(SMALL)}")
+    return SMALL[task] | {name: options[name] for name in KEPT if name in options}
+
+
+def prepare_stand_in(task: str, root: Path, **changes: Any) -> bool:
+    """Make the small stand-in of ``task`` under ``root``; False if it was there already.
+
+    Args:
+        task: a key of ``SMALL``.
+        root: the cache of stand-ins.
+        changes: options of the task that are to stay, see ``KEPT``.
+
+    """
+    small = small_options(task, changes)
 
     def build(job: Job) -> tuple[Spec, dict[str, int]]:
         spec, sizes = real.build(job)
         return replace(spec, stands_in_for=f"{task} {QUICK}"), sizes
 
     real = find_task(task)
-    options = make_options(real, SMALL[task])
+    options = make_options(real, small)
     if find_folder(real, root, options).exists():
         return False
     source = None

@@ -14,6 +14,8 @@ from longlens.report.results import Experiment
 MISSING = "—"
 # Names that papers use for what a record calls otherwise.
 SAME = {"bits_per_byte": "bits_per_token", "bits_per_character": "bits_per_token"}
+# Marks of numbers that are compared with no published one and averaged with nothing.
+APART = {"stand-in", "quick", "validation", "selected on test"}
 LOWER = ("bits_per_token", "bits_per_byte", "bits_per_character", "perplexity", "loss")
 
 
@@ -114,6 +116,8 @@ class Cell:
             marks.append(("stand-in", f"other data: stands in for {self.stands_in_for}"))
         if self.quick:
             marks.append(("quick", "a shrunk run that shows that the command works"))
+        if any(_of(record, "data", "selected_on") == "test" for record in self.records):
+            marks.append(("selected on test", "the test split chose the step: an upper bound"))
         if self.values and not any(_of(r, "metrics", "test") for r, _ in self.scored):
             marks.append(("validation", "on the validation split: there is no test result"))
         if any(record.get("clean") is False for record, _ in self.scored):
@@ -126,9 +130,9 @@ class Cell:
 
     @property
     def comparable(self) -> bool:
-        """Whether the mean may stand beside published numbers: same data, whole run, test split."""
-        words = [word for word, _ in self.marks]
-        return self.mean is not None and not {"stand-in", "quick", "validation"} & set(words)
+        """Whether the mean may stand beside published numbers: no mark sets it apart."""
+        words = {word for word, _ in self.marks}
+        return self.mean is not None and not words & APART
 
     @property
     def difference(self) -> float | None:

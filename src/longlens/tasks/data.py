@@ -216,7 +216,21 @@ class Task:
             "options": dict(self.options),
             "examples": self.examples,
             "stands_in_for": self.spec.stands_in_for,
+            "selected_on": self.selected_on,
         }
+
+    @property
+    def selected_on(self) -> str:
+        """What a model chosen by the validation split is chosen on: "test" if that is the same."""
+        contents = [
+            {
+                key.removeprefix(f"{split}/"): [self.manifest.files[f].sha256 for f in entry.files]
+                for key, entry in self.manifest.arrays.items()
+                if key.startswith(f"{split}/")
+            }
+            for split in ("validation", "test")
+        ]
+        return "test" if contents[0] == contents[1] else "validation"
 
     def __getitem__(self, split: str) -> Split:
         if split not in self.splits:

@@ -64,7 +64,7 @@ class State:
     without_improvement: int = 0
     """Evaluations since the best one."""
     reductions: int = 0
-    """How often the plateau schedule has halved the learning rate."""
+    """How often the plateau schedule has lowered the learning rate."""
     waited: int = 0
     """Evaluations that it has waited for."""
     rollbacks: int = 0

@@ -188,6 +188,7 @@ class Trainer:
             warmup_steps(options.warmup, state.total),
             options.final_lr,
             options.plateau_patience,
+            options.plateau_factor,
             state.reductions,
             state.waited,
         )

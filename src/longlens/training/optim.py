@@ -61,8 +61,8 @@ class Schedule:
     """The factor on every learning rate at each step.
 
     Linear from 0 over the warm-up, then ``cosine`` or ``linear`` down to ``final``, ``constant``,
-    or ``plateau``: halved after ``patience`` evaluations without improvement. All but the plateau's
-    two counters is a pure function of the step.
+    or ``plateau``: multiplied by ``reduction`` after ``patience`` evaluations without improvement.
+    All but the plateau's two counters is a pure function of the step.
 
     >>> schedule = Schedule("linear", total=11, warmup=2)
     >>> [round(schedule.factor(step), 2) for step in (0, 1, 2, 6, 10)]
@@ -74,6 +74,7 @@ class Schedule:
     warmup: int
     final: float = 0.0
     patience: int = 5
+    reduction: float = 0.5
     reductions: int = 0
     waited: int = 0
 
@@ -82,7 +83,7 @@ class Schedule:
         if step < self.warmup:
             return (step + 1) / self.warmup
         if self.kind == "plateau":
-            return float(0.5**self.reductions)
+            return float(self.reduction**self.reductions)
         if self.kind == "constant":
             return 1.0
         done = (step - self.warmup) / max(1, self.total - self.warmup)

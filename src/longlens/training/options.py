@@ -128,7 +128,9 @@ class TrainOptions:
     final_lr: float = 0.0
     """Where cosine and linear end, as a share of the peak."""
     plateau_patience: int = 5
-    """Evaluations without improvement after which plateau halves the learning rate."""
+    """Evaluations without improvement after which plateau lowers the learning rate."""
+    plateau_factor: float = 0.5
+    """By what plateau multiplies the learning rate each time."""
     weight_decay: float = 0.01
     """Decoupled weight decay."""
     decay_vectors: bool = False
@@ -241,8 +243,9 @@ class TrainOptions:
         for name in ("beta1", "beta2", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in 0 … 1, without 1, got {getattr(self, name)}")
-        if not 0 < self.mask_rate < 1:
-            raise ValueError(f"mask_rate must be between 0 and 1, got {self.mask_rate}")
+        for name in ("mask_rate", "plateau_factor"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         if isinstance(self.micro_batch, str) and self.micro_batch != "auto":
             raise ValueError(f"micro_batch must be a number or auto, got {self.micro_batch!r}")
         if isinstance(self.micro_batch, int) and self.micro_batch < 1:
