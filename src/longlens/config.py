@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -66,3 +66,37 @@ class ModelConfig:
     """Token heads share the embedding's weights."""
     second_head: bool = False
     """Add a token head beside ``head``, for denoising as a second loss."""
+
+    @classmethod
+    def from_json(cls, values: Any) -> ModelConfig:
+        """Rebuild a config from the content of ``config.json``.
+
+        Raises:
+            ValueError: a key is unknown, or a value has another type than it should.
+
+        >>> ModelConfig.from_json({"dim": 64}).dim
+        64
+        """
+        if not isinstance(values, Mapping):
+            raise ValueError(f"it must be a mapping, got {type(values).__name__}")
+        hints = get_type_hints(cls)
+        for name, value in values.items():
+            if name not in hints:
+                raise ValueError(f"{name!r} is no option of a model")
+            allowed = get_args(hints[name]) if get_origin(hints[name]) is not Mapping else ()
+            if not _is_one_of(value, allowed or (get_origin(hints[name]) or hints[name],)):
+                raise ValueError(f"{name} has a wrong type: {value!r}")
+        return cls(**values)
+
+
+def _is_one_of(value: Any, types: tuple[Any, ...]) -> bool:
+    """Whether a JSON value is of one of the types; true and false are no numbers.
+
+    >>> _is_one_of(3, (float,)), _is_one_of(True, (int,)), _is_one_of(None, (int, type(None)))
+    (True, False, True)
+    """
+    if isinstance(value, bool):
+        return bool in types
+    if isinstance(value, int) and float in types:
+        return True
+    return isinstance(value, types)

@@ -1,12 +1,15 @@
-"""Tensors at rest: the safetensors format, written and read with torch alone. Nothing is pickled.
+"""Tensors at rest, in the safetensors format. Nothing is pickled.
 
-A file is an 8-byte little-endian length, a JSON header of that length that gives each tensor's
-type, shape and place, and the tensors' bytes. Files are interchangeable with the ``safetensors``
-package's.
+Files are read by the ``safetensors`` package (part of ``longlens[lab]``), which checks that the
+tensors cover the file without a gap or an overlap. They are written here, since a checkpoint goes
+to the disk while it is hashed, without a second copy in memory, and since one tensor may be stored
+under several names. What :func:`save_tensors` writes also carries a checksum of names, types,
+shapes and values, which is compared when the file is read.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping
@@ -16,21 +19,22 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
+from longlens.untrusted import parse_json
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
 }
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _LENGTH = struct.Struct("<Q")
-_LONGEST_HEADER = 100_000_000  # the limit of the format
+CHECKSUM = "sha256"  # the key of the metadata
 
 
 def write_tensors(
@@ -51,7 +55,7 @@ def write_tensors(
     place = 0
     for name, tensor in tensors.items():
         if tensor.dtype not in _NAMES:
-            raise ValueError(f"{name} has dtype {tensor.dtype}, which safetensors cannot store")
+            raise ValueError(f"{name} has dtype {tensor.dtype}, which cannot be stored")
         end = place + tensor.numel() * tensor.element_size()
         header[name] = {
             "dtype": _NAMES[tensor.dtype],
@@ -64,34 +68,41 @@ def write_tensors(
     file.write(_LENGTH.pack(len(text)))
     file.write(text)
     for tensor in tensors.values():
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        file.write(flat.view(torch.uint8).numpy().data)
+        file.write(_bytes(tensor))
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Sha256 over names, types, shapes and values, in the order of the names."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(_bytes(tensor))
+    return found.hexdigest()
 
 
 def read_tensors(file: BinaryIO) -> dict[str, Tensor]:
     """Read the named tensors of an open file; raise ValueError where it is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    content = file.read()
     try:
-        (length,) = _LENGTH.unpack(file.read(8))
-        if length > _LONGEST_HEADER:
-            raise ValueError(f"its header would have {length} bytes")
-        header: dict[str, Any] = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        data = bytearray(file.read())
-        if len(data) != max((entry["data_offsets"][1] for entry in header.values()), default=0):
-            raise ValueError("its length is not the one that its header states")
-        found = {}
-        for name, entry in header.items():
-            start, end = entry["data_offsets"]
-            dtype = _TYPES[entry["dtype"]]
-            if start == end:
-                found[name] = torch.empty(entry["shape"], dtype=dtype)
-            else:
-                piece = data[start:end]  # a copy: aligned, and freed with its tensor
-                found[name] = torch.frombuffer(piece, dtype=dtype).view(entry["shape"])
-    except (struct.error, ValueError, KeyError, TypeError, RuntimeError) as error:
+        tensors: dict[str, Tensor] = load(content)
+        (length,) = _LENGTH.unpack_from(content)
+        # The package takes the last of two tensors of one name; here they are refused.
+        header: dict[str, Any] = parse_json(content[8 : 8 + length])
+        checksum = header.get("__metadata__", {}).get(CHECKSUM)
+        if checksum is not None and checksum != _digest(tensors):
+            raise ValueError("its checksum does not match its content")
+    except (SafetensorError, ValueError, KeyError) as error:  # KeyError: a type torch lacks
         name = getattr(file, "name", "the file")
         raise ValueError(f"{name} is not a whole safetensors file ({error})") from None
-    return found
+    return tensors
 
 
 def load_tensors(path: Path | str) -> dict[str, Tensor]:
@@ -103,6 +114,7 @@ def load_tensors(path: Path | str) -> dict[str, Tensor]:
 def save_tensors(
     path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write named tensors to a new file at ``path``."""
+    """Write named tensors and their checksum to a new file at ``path``."""
+    here = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     with Path(path).open("wb") as file:
-        write_tensors(file, tensors, metadata)
+        write_tensors(file, here, {**(metadata or {}), CHECKSUM: _digest(here)})

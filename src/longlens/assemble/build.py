@@ -109,7 +109,10 @@ def _take_body(model: nn.Module, path: Path) -> None:
     """Copy encoding and backbone; only a CLS vector, which pretraining lacks, may stay as it is."""
     tensors = load_tensors(path)
     body = {n: t for n, t in tensors.items() if n.startswith(("encoding.", "backbone."))}
-    missing, foreign = model.load_state_dict(body, strict=False)
+    try:
+        missing, foreign = model.load_state_dict(body, strict=False)
+    except RuntimeError as error:  # other shapes
+        raise ValueError(f"{path} is of another model: {error}") from None
     left = [n for n in missing if n.startswith(("encoding.", "backbone.")) and n != "encoding.cls"]
     if left or foreign:
         raise ValueError(f"{path} is of another model: missing {left}, foreign {foreign}")

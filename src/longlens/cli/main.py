@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code: int = import_module(f"longlens.cli.{name}").main(words[1:])
     except ModuleNotFoundError as error:
-        if error.name not in ("jsonargparse", "jinja2", "torch", "numpy"):
+        if error.name not in ("jsonargparse", "jinja2", "torch", "numpy", "safetensors"):
             raise
         print(f"longlens {name}: needs {error.name}: pip install 'longlens[lab]'", file=sys.stderr)
         return 1

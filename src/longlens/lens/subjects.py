@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +14,8 @@ from torch import Tensor, nn
 from longlens import tasks
 from longlens.config import ModelConfig
 from longlens.layers.registry import MIXERS, build, options_of, unknown
-from longlens.models.build import Model, build_model
-from longlens.models.pretrained import CONFIG, WEIGHTS, load_weights
+from longlens.models.build import Model, build_model, load_model
+from longlens.models.pretrained import CONFIG, WEIGHTS
 from longlens.tasks.batches import Batches
 from longlens.training.randomness import key as seed_key
 from longlens.training.records import RECORD, read_record
@@ -138,9 +137,8 @@ def _run(
             f"{folder} has no weights ({WEIGHTS}): its status is {status!r}; a run's weights are "
             "written when it has finished"
         )
-    config = ModelConfig(**json.loads((folder / CONFIG).read_text()))
-    model = build_model(config)
-    load_weights(model, folder / WEIGHTS)
+    model = load_model(folder)
+    config: ModelConfig = model.config
     size = min(length or 512, config.max_length)
     if inputs == "task":
         x, words = _examples(folder, recorded, size, batch)

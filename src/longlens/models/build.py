@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from longlens.layers.registry import build, options_of, unknown
 from longlens.models.backbone import POOLINGS, Backbone, Block, InputEncoding, sees_ahead
 from longlens.models.heads import ClassificationHead, MatchingHead, RegressionHead, TokenHead
 from longlens.models.norms import build_norm
-from longlens.models.pretrained import Pretrained
+from longlens.models.pretrained import CONFIG, WEIGHTS, Pretrained, check_fit, read_config
+from longlens.weights import load_tensors
 
 RESIDUALS = ("float32", "autocast")
 HEADS = ("classification", "matching", "regression", "language", "denoising")
@@ -103,7 +105,7 @@ class Model(Pretrained):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         if isinstance(config, Mapping):  # what config.json holds
-            config = ModelConfig(**config)
+            config = ModelConfig.from_json(config)
         self.config = config
         self.right_padded = False
         if config.pooling not in POOLINGS:
@@ -216,3 +218,26 @@ def build_model(config: ModelConfig) -> Model:
     torch.Size([1, 3, 5])
     """
     return Model(config)
+
+
+def load_model(folder: Path) -> Model:
+    """Read the model of a run from its ``config.json`` and ``model.safetensors``.
+
+    It is built without memory first, so that a damaged config cannot ask for more than there is.
+
+    Raises:
+        ValueError: a file is damaged, or they do not belong together.
+    """
+    config, path = read_config(folder), folder / WEIGHTS
+    tensors = load_tensors(path)
+    if config.depth > len(tensors):
+        raise ValueError(f"{path} does not fit the model: {config.depth} blocks in {CONFIG}")
+    try:
+        with torch.device("meta"):
+            planned = build_model(config)
+    except Exception as error:  # whatever a mixer says to options of the wrong type
+        raise ValueError(f"{folder / CONFIG} describes no model ({error})") from None
+    check_fit(planned, tensors, path)
+    model = build_model(config)
+    model.load_state_dict(tensors, strict=False)
+    return model

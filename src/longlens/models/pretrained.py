@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from longlens.config import ModelConfig
+from longlens.untrusted import parse_json
 from longlens.weights import load_tensors, save_tensors
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 try:
     import huggingface_hub
-    import safetensors
 except ImportError:
     huggingface_hub = None  # type: ignore[assignment]
-    safetensors = None  # type: ignore[assignment]
 
 
 def config_json(config: Any) -> str:
@@ -27,21 +28,47 @@ def config_json(config: Any) -> str:
     return json.dumps(values, indent=2, sort_keys=True, default=dict) + "\n"
 
 
+def read_config(folder: Path) -> ModelConfig:
+    """Read a model's config from the ``config.json`` of a folder.
+
+    Raises:
+        ValueError: it is damaged, or of another version.
+    """
+    path = folder / CONFIG
+    try:
+        return ModelConfig.from_json(parse_json(path.read_bytes()))
+    except ValueError as error:
+        raise ValueError(f"{path} is no config of a model ({error})") from None
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
     """Load a safetensors file; tensors that the model shares may be in it once.
 
     Raises:
-        ValueError: names are missing from the file, or foreign to the model.
+        ValueError: names are missing from the file, or foreign to the model, or a tensor has
+            another shape or kind of number.
     """
     tensors = load_tensors(path)
-    own = model.state_dict()
-    there = {own[name].data_ptr() for name in tensors if name in own}
-    missing = [name for name, tensor in own.items()
-               if name not in tensors and tensor.data_ptr() not in there]  # fmt: skip
+    check_fit(model, tensors, path)
+    model.load_state_dict(tensors, strict=False)
+
+
+def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise unless ``tensors``, read from ``path``, are the model's (which may be on meta)."""
+    own: dict[str, Tensor] = model.state_dict(keep_vars=True)  # shared ones are one object
+    there = {id(value) for name, value in own.items() if name in tensors}
+    missing = [n for n, value in own.items() if n not in tensors and id(value) not in there]
     foreign = [name for name in tensors if name not in own]
     if missing or foreign:
         raise ValueError(f"{path} does not fit the model: missing {missing}, foreign {foreign}")
-    model.load_state_dict(tensors, strict=False)
+    for name, tensor in tensors.items():
+        like = own[name]
+        kind = tensor.is_floating_point() and like.is_floating_point()
+        if tensor.shape != like.shape or not (kind or tensor.dtype == like.dtype):
+            raise ValueError(
+                f"{path} does not fit the model: {name} is {tensor.dtype} {list(tensor.shape)}, "
+                f"the model's is {like.dtype} {list(like.shape)}"
+            )
 
 
 class _Local(nn.Module):
@@ -64,12 +91,12 @@ class _Local(nn.Module):
             raise ValueError(
                 f"{folder} has no {CONFIG}; models of the Hub need: pip install huggingface_hub"
             )
-        model = cls(json.loads((folder / CONFIG).read_text()))
+        model = cls(read_config(folder))
         load_weights(model, folder / WEIGHTS)
         return model
 
 
-if TYPE_CHECKING or huggingface_hub is None or safetensors is None:
+if TYPE_CHECKING or huggingface_hub is None:
     Pretrained = _Local
 else:
 
@@ -79,4 +106,12 @@ else:
         library_name="longlens",
         tags=["longlens", "long-range"],
     ):
-        """Saving and loading, with the Hub."""
+        """Saving and loading, with the Hub; weights are written and checked as everywhere here."""
+
+        def _save_pretrained(self, save_directory: Path) -> None:
+            save_tensors(save_directory / WEIGHTS, self.state_dict(), {"format": "pt"})
+
+        @classmethod
+        def _load_as_safetensor(cls, model, model_file, map_location, strict):
+            load_weights(model, Path(model_file))
+            return model.to(map_location).eval()

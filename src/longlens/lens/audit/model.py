@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import torch
 
 from longlens.lens.audit.diagnostics import WINDOWS
 from longlens.lens.audit.shuffle import KINDS, shuffled_batch
-from longlens.models.build import Model
-from longlens.models.pretrained import CONFIG, WEIGHTS, load_weights
+from longlens.models.build import load_model
+from longlens.models.pretrained import WEIGHTS
 from longlens.tasks import Task
 from longlens.tasks.batches import Batches
 from longlens.training.options import TrainOptions
@@ -37,9 +36,7 @@ def shuffled_accuracy(
         raise ValueError(f"{folder} has no weights ({WEIGHTS}): the run is not finished")
     cuda = options.device != "cpu" and torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
-    model = Model(json.loads((folder / CONFIG).read_text()))
-    load_weights(model, folder / WEIGHTS)
-    model.to(device).eval()
+    model = load_model(folder).to(device).eval()
     limit = min(len(task["test"]), 500 if few else EXAMPLES)
     batches = Batches(
         task["test"], options.evaluate_batch or options.batch_size, shuffle=False, limit=limit,
