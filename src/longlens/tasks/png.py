@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from longlens.files import replace_file
 from longlens.tasks.errors import DataError
-from longlens.tasks.files import atomic_write
 
 Picture = npt.NDArray[np.uint8]
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -41,7 +41,7 @@ def encode_png(picture: Picture) -> bytes:
 
 def write_png(path: Path, picture: Picture) -> None:
     """Write gray values (rows, columns) to ``path``."""
-    atomic_write(path, lambda file: file.write(encode_png(picture)))
+    replace_file(path, encode_png(picture))
 
 
 def decode_png(data: bytes) -> Picture:

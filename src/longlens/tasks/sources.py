@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
+from longlens.files import sha256_file
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote, check_file
-from longlens.tasks.files import sha256_file
 
 _OPENERS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),

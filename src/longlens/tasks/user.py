@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.cache import cache_root, check_name
+from longlens.files import make_folder
 from longlens.tasks.errors import DataError
 from longlens.tasks.files import check_space, locked
+from longlens.tasks.imported import home_folder, imported_folder, next_folder, remove_others
 from longlens.tasks.manifest import Manifest
 from longlens.tasks.order import permutation
-from longlens.tasks.registry import TASKS
 from longlens.tasks.spec import SPLITS, Kind, Spec
 from longlens.tasks.writer import Writer
 
@@ -23,13 +22,6 @@ Array = npt.NDArray[Any]
 ArrayOrPath = str | Path | Array
 BLOCK = 10_000
 STREAM_BLOCK = 5_000_000
-
-
-def imported_folder(root: str | Path | None, name: str) -> Path | None:
-    """Folder of the imported task ``name``; None where the name belongs to longlens."""
-    if name in TASKS or name.startswith("retrieval-"):
-        return None
-    return cache_root(root) / "imported" / check_name(name)
 
 
 def _open(value: ArrayOrPath, argument: str) -> Array:
@@ -151,7 +143,8 @@ def import_arrays(
         test: share held out in the same way.
         seed: of the split.
         root: the cache.
-        replace: overwrite an imported task of this name.
+        replace: an imported task of this name; readers find the old data until the new ones are
+            complete.
 
     >>> import tempfile; root = tempfile.mkdtemp()
     >>> x = np.arange(120).reshape(20, 6) % 7
@@ -159,21 +152,22 @@ def import_arrays(
     {'test': 2, 'train': 16, 'validation': 2}
 
     """
-    folder = imported_folder(root, name)
-    if folder is None:
+    home = home_folder(root, name)
+    if home is None:
         raise DataError(f"name {name!r} belongs to a task of longlens; choose another")
-    _refuse_overwriting(folder, replace)
+    _refuse_overwriting(root, name, replace)
     if not (0 < validation < 1 and 0 < test < 1 and validation + test < 1):
         raise DataError(
             "validation and test must be shares between 0 and 1 that leave a rest, got "
             f"{validation} and {test}"
         )
     values = _open(tokens, "tokens")
-    check_space(folder, int(2.1 * values.nbytes), f"importing {name}")
+    check_space(home, int(2.1 * values.nbytes), f"importing {name}")
     options = {"validation": validation, "test": test, "seed": seed}
-    with locked(folder.parent / f".{name}.lock", name):
-        _refuse_overwriting(folder, replace)  # another process may have been quicker
-        writer = Writer(folder, name, 1, options, fresh=True)
+    with locked(home.parent / f".{name}.lock", name):
+        _refuse_overwriting(root, name, replace)  # another process may have been quicker
+        folder, partial = next_folder(home), home.with_name(f".{name}.partial")
+        writer = Writer(folder, name, 1, options, fresh=True, partial=partial)
         try:
             if targets is None:
                 spec, sizes = _write_stream(
@@ -188,16 +182,16 @@ def import_arrays(
         except BaseException:
             writer.discard()
             raise
-        if folder.exists():
-            shutil.rmtree(folder)
-        return writer.finish(spec, sizes, [])
+        make_folder(home)
+        manifest = writer.finish(spec, sizes, [])
+        remove_others(folder)
+        return manifest
 
 
-def _refuse_overwriting(folder: Path, replace: bool) -> None:
-    if folder.exists() and not replace:
-        raise DataError(
-            f"a task {folder.name!r} exists in {folder}; pass replace=True (--replace true)"
-        )
+def _refuse_overwriting(root: str | Path | None, name: str, replace: bool) -> None:
+    folder = imported_folder(root, name)
+    if folder is not None and not replace:
+        raise DataError(f"a task {name!r} exists in {folder}; pass replace=True (--replace true)")
 
 
 def _write_stream(
