@@ -163,10 +163,17 @@ def remove_folder(folder: Path) -> None:
     """Delete a folder so that no half of it is ever found under its name."""
     doomed = folder.with_name(folder.name + PARTIAL)
     if doomed.exists():
-        shutil.rmtree(doomed)
+        _delete(doomed)
     folder.rename(doomed)
     sync_folder(folder.parent)
-    shutil.rmtree(doomed)
+    _delete(doomed)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:  # a damaged disk may have put anything there
+        path.unlink()
 
 
 # ---------------------------------------------------------------------- JSON and hashes
