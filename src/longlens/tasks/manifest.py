@@ -129,9 +129,12 @@ def read_manifest(folder: Path) -> Manifest:
         )
         if manifest.identity != values["identity"]:
             raise ValueError("its identity does not match its content")
+        for name in {name for entry in manifest.arrays.values() for name in entry.files}:
+            if name not in manifest.files:  # and every one of these is hashed before it is opened
+                raise ValueError(f"an array lies in {name!r}, which is none of its files")
     except DataError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged ({error}); delete {folder} and prepare the data set again"
         ) from None
