@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import is_fake
 
 from longlens.ops.las.call import Call, make_call, pieces
-from longlens.ops.las.checks import IMPLEMENTATIONS, read_alpha
+from longlens.ops.las.checks import IMPLEMENTATIONS, check_bound, may_read, read_alpha
 from longlens.ops.las.decay import FOLD_RANGE
 from longlens.ops.las.fused import fused_attention
 from longlens.ops.las.reference import reference, reference_weights
@@ -228,13 +227,6 @@ def las_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:
     return reference_weights(call.query, call.key, **call.reading())
 
 
-def _may_read(alpha: Tensor) -> bool:
-    """Whether α's values are at hand: not while compiling, capturing a graph or tracing."""
-    if torch.compiler.is_compiling() or is_fake(alpha) or alpha.device.type == "meta":
-        return False
-    return not (alpha.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
 def _decide(call: Call, impl: str) -> _Decision:
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
@@ -253,11 +245,13 @@ def _decide(call: Call, impl: str) -> _Decision:
         return _Decision("reference", why)
     alpha, alpha_max = call.alpha, call.alpha_max
     decision = _Decision("sdpa", alpha_max=alpha_max, free=impl == "auto")
-    if alpha is not None and alpha_max is None and _may_read(alpha):
+    if alpha is not None and alpha_max is None and may_read(alpha):
         alpha_max, equal = read_alpha(alpha, call.key.shape[1])
         # Each head's α has a gradient of its own, so learning them rules sharing out.
         equal = equal and not alpha.requires_grad
         decision = replace(decision, alpha_max=alpha_max, equal_in_group=equal)
+    elif alpha is not None and alpha_max is not None and alpha.is_cpu and may_read(alpha):
+        check_bound(alpha, alpha_max)  # elsewhere reading would wait for the device
     if impl == "auto" and device == "cuda" and refusal is None:
         route, why = _route(call, decision)
         if route in ("merged", "rows"):  # one kernel beats many calls
@@ -291,6 +285,8 @@ def kernel_refusal(call: Call) -> str | None:
     reason = why_not(call.query.device, call.query.dtype, width)
     if reason is not None:
         return reason
+    if call.formula:
+        return "Triton kernels have no forward-mode and no second derivatives"
     if isinstance(call.query_offset, Tensor):
         return "Triton kernels take query_offset as an int, not as a tensor"
     if call.query.shape[0] * call.query.shape[1] > MOST_HEADS:
@@ -343,6 +339,7 @@ def _route(call: Call, decision: _Decision) -> tuple[str, str]:
         smoothing=call.smoothing,
         is_causal=call.is_causal,
         has_mask=call.key_mask is not None,
+        formula=call.formula,
     )
 
 

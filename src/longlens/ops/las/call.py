@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
+from longlens.ops.las.transforms import needs_formula
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,11 @@ class Call:
     chunk: int | None
     scale: float
     alpha_max: float | None
+    formula: bool  # a derivative is asked for that no fused kernel has
 
     def reading(self) -> dict[str, Any]:
         """What the reference and the fast paths take besides query, key and value."""
-        skipped = ("query", "key", "value", "alpha_max")
+        skipped = ("query", "key", "value", "alpha_max", "formula")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
 
 
@@ -55,7 +57,9 @@ def make_call(
 ) -> Call:
     """Check the arguments of `las_attention` and fill in its defaults."""
     device = query.device.type
-    if torch.is_autocast_enabled(device):  # as SDPA does; α keeps its precision
+    if device != "meta" and torch.is_autocast_enabled(
+        device
+    ):  # as SDPA does; α keeps its precision
         dtype = torch.get_autocast_dtype(device)
         query, key, value = (t.to(dtype) for t in (query, key, value))
     check_tensors(query, key, value, enable_gqa)
@@ -75,6 +79,7 @@ def make_call(
         chunk=chunk,
         scale=query.shape[3] ** -0.5 if scale is None else float(scale),
         alpha_max=alpha_max,
+        formula=needs_formula(query, key, value, alpha),
     )
 
 

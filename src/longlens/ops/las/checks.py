@@ -6,8 +6,10 @@ import math
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
 
 from longlens.ops.las.smoothing import EDGES, SMOOTHINGS
+from longlens.ops.las.transforms import functional
 
 IMPLEMENTATIONS = ("auto", "reference", "sdpa", "triton")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -124,15 +126,45 @@ def check_side_inputs(
         raise ValueError(f"query_offset must be None, an int or a tensor, got {query_offset!r}")
 
 
+def may_read(alpha: Tensor) -> bool:
+    """Whether α's values are at hand: not while compiling, capturing a graph or tracing."""
+    if torch.compiler.is_compiling() or is_fake(alpha) or alpha.is_meta:
+        return False
+    return not (alpha.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def read_alpha(alpha: Tensor, kv_heads: int) -> tuple[float, bool]:
     """Read α: its largest value, and whether it is constant inside each group of query heads."""
-    rates = alpha.detach().tolist()
+    rates = _values(alpha)
     bad = [a for a in rates if not (math.isfinite(a) and a >= 0)]
     if bad:
         raise ValueError(f"alpha must hold finite values >= 0, got {bad[0]}")
+    if len(rates) > alpha.shape[0]:  # those of all calls that torch.func.vmap makes
+        return max(rates), False
     group = len(rates) // kv_heads
     equal = all(rates[i] == rates[i - i % group] for i in range(len(rates)))
     return max(rates), equal
+
+
+def check_bound(alpha: Tensor, alpha_max: float) -> None:
+    """Read α and raise where `alpha_max` does not bound it; NaN passes, and comes out as NaN."""
+    wrong = [a for a in _values(alpha) if a > alpha_max or a < 0]
+    if wrong:
+        rounded = float(torch.tensor(alpha_max, dtype=alpha.dtype))  # 0.1 in float32 is above 0.1
+        wrong = [a for a in wrong if a > rounded or a < 0]
+    if wrong:
+        raise ValueError(
+            f"alpha must lie between 0 and alpha_max={alpha_max:.6g}, got {wrong[0]:.6g}: it was "
+            "changed, or alpha_max is not a bound"
+        )
+
+
+def _values(alpha: Tensor) -> list[float]:
+    """The numbers of α, those of all calls that torch.func.vmap makes."""
+    if functional():
+        alpha = torch.func.debug_unwrap(alpha, recurse=True)
+    values: list[float] = alpha.detach().flatten().tolist()
+    return values
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:

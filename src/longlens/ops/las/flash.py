@@ -23,11 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.ops.las.operands import operator_ready
-
 aten = torch.ops.aten
 FLASH, TILE, BAND = range(3)
-WIDEST_FLASH = 256  # columns of a head that CUDA's flash operator takes
 
 
 class Part(NamedTuple):
@@ -59,26 +56,16 @@ def key_bias(mask: Tensor, query: Tensor) -> Tensor:
     return row.expand(N, M, query.shape[2], S)
 
 
-def _flash_takes(q: Tensor) -> bool:
-    """Whether CUDA's flash operator serves such tensors; the memory-efficient one serves all."""
-    return (
-        q.dtype in (torch.float16, torch.bfloat16)
-        and q.shape[-1] <= WIDEST_FLASH
-        and torch.cuda.get_device_properties(q.device).major >= 8
-    )
-
-
 def flash_forward(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Attention on (N, M, n, D) and its log-sum-exp (N, M, n). Causal calls must be square."""
     assert k.shape[2] > 0, "the CPU operator dies on an empty key sequence"
-    q, k, v = (operator_ready(t) for t in (q, k, v))
     if q.device.type == "cpu":
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal, attn_mask=bias, scale=scale
         )
-    elif bias is None and _flash_takes(q):
+    elif bias is None and q.dtype in (torch.float16, torch.bfloat16):
         out, lse, *_ = aten._scaled_dot_product_flash_attention(
             q, k, v, 0.0, causal, False, scale=scale
         )
@@ -102,12 +89,11 @@ def flash_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, given an output and log-sum-exp that may cover further keys."""
-    grad, q, k, v, out = (operator_ready(t) for t in (grad, q, k, v, out))
     if q.device.type == "cpu":
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, q, k, v, out, lse.contiguous(), 0.0, causal, attn_mask=bias, scale=scale
         )
-    elif bias is None and _flash_takes(q):
+    elif bias is None and q.dtype in (torch.float16, torch.bfloat16):
         n, s = q.shape[2], k.shape[2]
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # only dropout would read it
         grads = aten._scaled_dot_product_flash_attention_backward(
@@ -196,11 +182,11 @@ def _part_backward(
         return [d_raw @ k, d_raw.transpose(-2, -1) @ q, d_v, d_decay]
     (q, k, v), bias = _fused_inputs(part, tensors)
     grads = flash_backward(
-        grad.flatten(0, 1),
+        grad.flatten(0, 1).contiguous(),
         q,
         k,
         v,
-        out.flatten(0, 1),
+        out.flatten(0, 1).contiguous(),
         lse.flatten(0, 1),
         part.causal,
         bias,
@@ -209,7 +195,7 @@ def _part_backward(
     return [g.unflatten(0, tensors[0].shape[:2]) for g in grads]
 
 
-def _split(layout: list[int], scales: list[float], tensors: list[Tensor]) -> Any:
+def split_parts(layout: list[int], scales: list[float], tensors: list[Tensor]) -> Any:
     """Pair parts with their tensors. Operators take flat lists, so parts travel as numbers."""
     start = 0
     for index, scale in enumerate(scales):
@@ -224,11 +210,11 @@ def _value_of(part: Part, tensors: list[Tensor]) -> Tensor:
     return tensors[1] if part.kind == BAND else tensors[2]
 
 
-@torch.library.custom_op("longlens::merged_attention", mutates_args=())
-def _merged_attention(
+def merge(
     tensors: list[Tensor], layout: list[int], scales: list[float], rows: int
 ) -> tuple[Tensor, Tensor]:
-    parts = list(_split(layout, scales, tensors))
+    """Attention over all parts' keys and its log-sum-exp: (B, H, rows, Dv) and (B, H, rows)."""
+    parts = list(split_parts(layout, scales, tensors))
     v = _value_of(*parts[0])
     B, H = v.shape[:2]
     wide = torch.float64 if v.dtype == torch.float64 else torch.float32
@@ -248,18 +234,20 @@ def _merged_attention(
     return out.to(v.dtype), lse
 
 
-@_merged_attention.register_fake
+merge_op = torch.library.custom_op("longlens::merged_attention", mutates_args=())(merge)
+
+
+@merge_op.register_fake
 def _(
     tensors: list[Tensor], layout: list[int], scales: list[float], rows: int
 ) -> tuple[Tensor, Tensor]:
-    v = _value_of(*next(iter(_split(layout, scales, tensors))))
+    v = _value_of(*next(iter(split_parts(layout, scales, tensors))))
     wide = torch.float64 if v.dtype == torch.float64 else torch.float32
     shape = (v.shape[0], v.shape[1], rows)
     return v.new_empty(*shape, v.shape[-1]), v.new_empty(shape, dtype=wide)
 
 
-@torch.library.custom_op("longlens::merged_attention_backward", mutates_args=())
-def _merged_attention_backward(
+def merge_backward(
     tensors: list[Tensor],
     layout: list[int],
     scales: list[float],
@@ -267,11 +255,12 @@ def _merged_attention_backward(
     out: Tensor,
     lse: Tensor,
 ) -> list[Tensor]:
+    """The gradients of all parts' tensors but masks."""
     # A row without keys takes no part: +inf makes each of its weights exp(s - inf) = 0.
     lse = torch.where(lse == float("-inf"), float("inf"), lse)
     delta = (grad.to(lse.dtype) * out).sum(-1)
     grads: list[Tensor] = []
-    for part, own in _split(layout, scales, tensors):
+    for part, own in split_parts(layout, scales, tensors):
         groups, n = (own[0].shape[2], own[0].shape[3])
         rows = [_rows(t, part, groups, n) for t in (grad, out, lse, delta)]
         if part.flipped:
@@ -281,7 +270,12 @@ def _merged_attention_backward(
     return grads
 
 
-@_merged_attention_backward.register_fake
+merge_backward_op = torch.library.custom_op("longlens::merged_attention_backward", mutates_args=())(
+    merge_backward
+)
+
+
+@merge_backward_op.register_fake
 def _(
     tensors: list[Tensor],
     layout: list[int],
@@ -292,55 +286,6 @@ def _(
 ) -> list[Tensor]:
     return [
         torch.empty_like(t, memory_format=torch.contiguous_format)
-        for part, own in _split(layout, scales, tensors)
+        for part, own in split_parts(layout, scales, tensors)
         for t in own[: part.tensors - part.masked]
     ]
-
-
-def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    tensors, layout, scales, _ = inputs
-    ctx.layout, ctx.scales = layout, scales
-    ctx.save_for_backward(*tensors, *output)
-
-
-def _backward(ctx: Any, grad: Tensor, _grad_lse: Tensor) -> tuple[list[Tensor | None], ...]:
-    *tensors, out, lse = ctx.saved_tensors
-    found = _merged_attention_backward(tensors, ctx.layout, ctx.scales, grad.contiguous(), out, lse)
-    grads: list[Any] = []
-    start = 0
-    for part, own in _split(ctx.layout, ctx.scales, tensors):
-        plain = len(own) - part.masked
-        grads += [*found[start : start + plain], *[None] * part.masked]
-        start += plain
-    return grads, None, None, None  # type: ignore[return-value]
-
-
-_merged_attention.register_autograd(_backward, setup_context=_setup)
-
-
-Items = list[tuple[Part, list[Tensor]]]
-
-
-def _flat(parts: Items) -> tuple[list[Tensor], list[int], list[float]]:
-    tensors = [t for _, own in parts for t in own]
-    return tensors, [int(x) for p, _ in parts for x in p[:7]], [p.scale for p, _ in parts]
-
-
-def merged_attention(parts: Items, rows: int) -> Tensor:
-    """Softmax attention over the union of all parts' keys: (B, H, rows, Dv).
-
-    The parts of a row must be disjoint sets of keys; a row that no part serves is zero.
-    """
-    return partial_attention(parts, rows)[0]
-
-
-def partial_attention(parts: Items, rows: int) -> tuple[Tensor, Tensor]:
-    """The same and its log-sum-exp (B, H, rows), for a caller that has further keys to merge."""
-    out, lse = _merged_attention(*_flat(parts), rows)
-    return out, lse
-
-
-def partial_backward(parts: Items, grad: Tensor, out: Tensor, lse: Tensor) -> list[Tensor]:
-    """Gradients of all parts' tensors but masks, where `out` and `lse` cover all those keys."""
-    found: list[Tensor] = _merged_attention_backward(*_flat(parts), grad.contiguous(), out, lse)
-    return found

@@ -1,4 +1,4 @@
-"""Cut LaS attention into parts that fold in range, for `flash.merged_attention`.
+"""Cut LaS attention into parts that fold in range, for `merged.merged_attention`.
 
 Two observations carry this file. A block of keys that lies wholly before (or after) a block of
 queries folds about the border between them with factors of at most 1, whatever α is: what

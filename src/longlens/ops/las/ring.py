@@ -32,7 +32,7 @@ from longlens.ops.las.exchange import (
     start_swap,
     wait,
 )
-from longlens.ops.las.flash import partial_attention, partial_backward
+from longlens.ops.las.merged import partial_attention, partial_backward
 from longlens.ops.las.parts import Parts
 from longlens.ops.las.sdpa import WIDEST_BAND, pad_heads, repeat_heads
 from longlens.ops.las.smoothing import pool_values, reach

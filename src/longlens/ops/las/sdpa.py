@@ -6,7 +6,7 @@
 - plain: no decay; SDPA on pooled values
 - folded: causal decay in range; one SDPA call on scaled queries and keys
 - merged: everything else with static positions (a prefix and a square, decay out of range or
-  two-sided, `masked` smoothing, a key mask under a causal mask), by `flash.merged_attention`
+  two-sided, `masked` smoothing, a key mask under a causal mask), by `merged.merged_attention`
 - rows: positions that only the device knows, very wide `masked` windows: the reference on blocks
   of rows, recomputed in backward, so that memory is linear in the number of keys
 """
@@ -21,13 +21,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from longlens.ops.las.decay import FOLD_RANGE
-from longlens.ops.las.flash import merged_attention
 from longlens.ops.las.fused import folded_inputs, split_heads
-from longlens.ops.las.operands import separate_rows
+from longlens.ops.las.merged import merged_attention, one_call
 from longlens.ops.las.parts import Parts, fold_square
 from longlens.ops.las.reference import reference
 from longlens.ops.las.row import row_attention
 from longlens.ops.las.smoothing import pool_values
+from longlens.ops.las.transforms import functional
 from longlens.ops.las.triton.attention_op import kernel_attention
 
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
@@ -47,12 +47,16 @@ def choose_route(
     smoothing: str,
     is_causal: bool,
     has_mask: bool,
+    formula: bool,
 ) -> tuple[str, str]:
     """Return the route and the reason, from what is known without reading a tensor.
 
-    Lengths may be symbolic here, so no reason holds a number that depends on them.
+    Lengths may be symbolic here, so no reason holds a number that depends on them. `formula`: only
+    the plain formula has the derivative that is asked for.
     """
     banded = smoothing == "masked" and window > 1
+    if formula:
+        return "rows", "a derivative that fused kernels lack (forward-mode, second): the formula"
     if queries == 1 and is_causal and (window == 1 or smoothing != "centered"):
         return "row", "one query: its row of scores is explicit, keys and values are read once"
     if isinstance(offset, Tensor):
@@ -201,9 +205,12 @@ class _DenseGradient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.heads_inside = x.stride(1) < x.stride(2)
+    def forward(x: Tensor) -> Tensor:
         return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.heads_inside = output.stride(1) < output.stride(2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
@@ -219,9 +226,12 @@ def _laid_out(x: Tensor, strides: tuple[int, ...]) -> Tensor:
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    if functional():  # our own rule for vmap: on a CPU SDPA has none
+        k, v = repeat_heads(q, k, v)
+        mask = options.pop("attn_mask", None)
+        return one_call(q, k, v, mask=None if mask is None else mask[:, 0, 0], **options)
     if q.shape[1] != k.shape[1]:  # as a branch, since a compiler may hold the comparison symbolic
         options["enable_gqa"] = True
-    q, k, v = separate_rows(q), separate_rows(k), separate_rows(v)
     out = F.scaled_dot_product_attention(q, k, v, **options)
     if out.is_cuda and out.requires_grad:
         if torch.compiler.is_compiling():
@@ -299,7 +309,7 @@ def _rows(q: Tensor, k: Tensor, v: Tensor, offset: int | Tensor, **reading: Any)
         return reference(rows, k, v, **{**reading, "alpha": alpha, "query_offset": offset + first})
 
     alpha = reading["alpha"]
-    if q.shape[2] <= ROW_BLOCK:
+    if q.shape[2] <= ROW_BLOCK or functional():  # torch.func has no checkpoints
         return block(q, 0, k, v, alpha)
     outs = [
         checkpoint(block, rows, n * ROW_BLOCK, k, v, alpha, use_reentrant=False)

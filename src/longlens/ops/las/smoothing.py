@@ -55,10 +55,15 @@ def _sum_forward(x: Tensor, before: int, after: int) -> Tensor:
 class _WindowSum(torch.autograd.Function):
     """Its adjoint is the same sum with the two sides exchanged, so it differentiates for ever."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, before: int, after: int) -> Tensor:
-        ctx.sides = before, after
+    def forward(x: Tensor, before: int, after: int) -> Tensor:
         return _sum_forward(x, before, after)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.sides = inputs[1:]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
