@@ -41,14 +41,14 @@ class ModelConfig:
     positions: str = "none"
     """One of "none", "learned", "sinusoidal" (added to the input), "rotary" (inside attention)."""
     norm: str = "layer"
-    """One of "layer", "rms" and "batch"; batch statistics leave out padding."""
+    """One of "layer", "rms", "scale" and "batch"; batch statistics leave out padding."""
     prenorm: bool = True
     """Normalise before the mixer (and at the end), else after the residual sum."""
     residual: str = "float32"
     """The sum that runs through all blocks under autocast: float32, or "autocast", in its dtype
     (less memory traffic, but every block rounds it)."""
     feedforward: str = "mlp"
-    """One of "mlp", "glu" and "none", after every mixer."""
+    """One of "mlp", "silu" (an mlp with SiLU), "glu" and "none", after every mixer."""
     expansion: float = 2.0
     """Hidden width of the feed-forward part, in multiples of D."""
     dropout: float = 0.0

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from longlens.files import replace_file
 from longlens.untrusted import parse_json
 
 _NAMES = {
@@ -114,7 +115,7 @@ def load_tensors(path: Path | str) -> dict[str, Tensor]:
 def save_tensors(
     path: Path | str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write named tensors and their checksum to a new file at ``path``."""
+    """Write named tensors and their checksum to ``path``: the whole file or none."""
     here = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-    with Path(path).open("wb") as file:
-        write_tensors(file, here, {**(metadata or {}), CHECKSUM: _digest(here)})
+    full = {**(metadata or {}), CHECKSUM: _digest(here)}
+    replace_file(Path(path), lambda file: write_tensors(file, here, full))

@@ -17,7 +17,7 @@ from longlens.experiments.queue import Queue
 from longlens.experiments.search import Search, parse
 from longlens.experiments.storage import JournalLock, open_storage
 from longlens.experiments.worker import Stop, run_workers, selection_value, work
-from longlens.training.files import locked
+from longlens.files import locked
 
 WORKER = Path(__file__).with_name("slow_worker.py")
 CELLS = [{"task": "stub", "seed": seed} for seed in range(8)]
@@ -86,7 +86,7 @@ def test_a_worker_waits_for_a_run_that_another_process_works_on(tmp_path):
     def run(cell):
         tries.append(cell)
         if len(tries) == 1:
-            with locked(tmp_path / "run"), locked(tmp_path / "run"):
+            with locked(tmp_path / "run", "a"), locked(tmp_path / "run", "a"):
                 pass  # the second one cannot have it
         return record(cell)
 

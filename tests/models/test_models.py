@@ -8,7 +8,14 @@ from torch import nn
 
 from longlens.config import ModelConfig
 from longlens.layers import MIXERS, build
-from longlens.models.backbone import Block, InputEncoding, TiedDropout, pool, sinusoids
+from longlens.models.backbone import (
+    Block,
+    FeedForward,
+    InputEncoding,
+    TiedDropout,
+    pool,
+    sinusoids,
+)
 from longlens.models.build import HEADS, Model, build_model
 from longlens.models.norms import MaskedBatchNorm, build_norm
 
@@ -19,10 +26,10 @@ def config(**changes):
     return dataclasses.replace(SMALL, **changes)
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
+@pytest.mark.parametrize("norm", ["layer", "rms", "scale", "batch"])
 @pytest.mark.parametrize("prenorm", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "last"])
-@pytest.mark.parametrize("feedforward", ["mlp", "glu", "none"])
+@pytest.mark.parametrize("feedforward", ["mlp", "silu", "glu", "none"])
 def test_padding_does_not_change_a_classification(norm, prenorm, pooling, feedforward):
     options = {"norm": norm, "prenorm": prenorm, "pooling": pooling, "feedforward": feedforward}
     model = build_model(config(**options)).double().eval()
@@ -195,9 +202,30 @@ def test_the_gradients_of_batch_norm_are_those_of_its_formula(rows, length, mask
 
 
 def test_norms_keep_low_precision_in_and_out():
-    for name in ("layer", "rms", "batch"):
+    for name in ("layer", "rms", "scale", "batch"):
         y = build_norm(name, 8).bfloat16()(torch.randn(2, 3, 8).bfloat16())
         assert y.dtype == torch.bfloat16
+
+
+def test_scale_norm_has_one_number():
+    norm = build_norm("scale", 8).double()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    assert [p.shape for p in norm.parameters()] == [torch.Size([])]
+    with torch.no_grad():
+        norm.norm.scale.fill_(1.5)
+    # Nguyen & Salazar: g x / |x|, where g is √D times ours
+    expected = 1.5 * 8**0.5 * x / x.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(norm(x), expected, rtol=1e-5, atol=1e-6)
+    low = build_norm("scale", 8)  # under autocast the parameter stays float32, so does the sum
+    y = low((300 * x).bfloat16())
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.double(), expected / 1.5, rtol=2e-2, atol=1e-2)
+
+
+def test_feed_forward_with_silu_is_its_formula():
+    feed = FeedForward(4, "silu", 8)
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(feed(x), feed.outer(feed.inner(x) * torch.sigmoid(feed.inner(x))))
 
 
 def test_pool_takes_real_tokens_only():

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from longlens.files import PARTIAL, DiskFullError, canonical_json, digest
 from longlens.tasks import DataError, files, load, prepare
-from longlens.tasks.cache import cache_root, canonical_json, check_name, digest
+from longlens.tasks.cache import cache_root, check_name
 from longlens.tasks.data import Rows, Task
 from longlens.tasks.manifest import FILENAME, read_manifest
 from longlens.tasks.spec import Spec
@@ -115,8 +116,8 @@ def test_a_full_disk_is_one_clear_error_and_leaves_no_part_of_a_file(tmp_path, m
     def no_space(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", no_space)
-    with pytest.raises(DataError, match="disk is full"):
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(DiskFullError, match="disk is full"):
         files.save_array(tmp_path / "a.npy", np.zeros(3))
     assert list(tmp_path.iterdir()) == []
 
@@ -133,7 +134,7 @@ def test_a_full_disk_while_preparing(tmp_path, monkeypatch):
     monkeypatch.setattr("longlens.tasks.writer.save_array", sometimes)
     with pytest.raises(DataError, match="disk is full"):
         prepare("cumsum", tmp_path, quiet=True, **TINY)
-    assert not [path for path in tmp_path.rglob("*") if path.name.endswith(files.TEMPORARY)]
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith(".npy" + PARTIAL)]
     assert not list(tmp_path.glob(f"cumsum/*/{FILENAME}"))
     monkeypatch.undo()
     resumed = load("cumsum", tmp_path, **TINY)
@@ -159,7 +160,7 @@ def test_a_process_waits_for_another_that_prepares_the_same_data_set(tmp_path, c
             assert not folder.exists()
         waiting.result(timeout=60)
     assert folder.exists()
-    assert "cumsum: another process is preparing it, waiting" in capsys.readouterr().err
+    assert "cumsum: another process is working on it, waiting" in capsys.readouterr().err
 
 
 def test_a_journal_of_other_options_is_not_reused(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from longlens.tasks import Batches, DataError, import_arrays, load
 from longlens.tasks.files import locked
-from longlens.tasks.user import imported_folder
+from longlens.tasks.imported import home_folder
 
 
 @pytest.fixture
@@ -101,13 +101,13 @@ def test_replacing(tmp_path, rng):
 
 def test_an_import_that_waited_does_not_overwrite(tmp_path, rng):
     x, y = rng.integers(0, 5, (20, 4)), np.arange(20) % 2
-    folder = imported_folder(tmp_path, "m")
+    home = home_folder(tmp_path, "m")
     with ThreadPoolExecutor(1) as pool:
-        with locked(folder.parent / ".m.lock", "m"):
+        with locked(home.parent / ".m.lock", "m"):
             waiting = pool.submit(import_arrays, "m", x, y, root=tmp_path)
             with pytest.raises(TimeoutError):
                 waiting.result(timeout=0.3)
-            folder.mkdir()
+            (home / "1").mkdir(parents=True)
         with pytest.raises(DataError, match="exists"):
             waiting.result(timeout=60)
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from longlens.assemble import train_run
-from longlens.assemble.run import run_folder
+from longlens.assemble.run import LOCK, run_folder
+from longlens.files import locked
 from longlens.tasks.registry import TASKS
 from longlens.training import checkpoint, loop
 from longlens.training.faults import Stopped, TrainingError
@@ -227,8 +228,9 @@ def test_small_checkpoints_are_smaller_and_resume(run_options, monkeypatch):
 
 
 def test_two_processes_cannot_train_one_run(run_options):
-    from longlens.training.files import locked
-
     options = run_options()
-    with locked(run_folder(options)), pytest.raises(ValueError, match="another process"):
+    with (
+        locked(run_folder(options) / LOCK, "a"),
+        pytest.raises(ValueError, match="another process"),
+    ):
         train_run(options)

@@ -17,6 +17,7 @@ from longlens.layers.sgconv import SGConv
 from longlens.layers.tnn import TNN
 from longlens.ops.conv import conv_reference
 from longlens.ops.ema import ema_reference
+from tests.zoo.cases import run_steps
 from tests.zoo.test_state_space import shake
 
 F64 = torch.float64
@@ -177,7 +178,8 @@ def test_mega_average_is_the_recurrence(bidirectional):
 @BOTH
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("attention", ["softmax", "laplace"])
-def test_mega_is_its_equations(bidirectional, chunk, attention):
+@pytest.mark.parametrize("relative_bias", ["rotary", "simple"])
+def test_mega_is_its_equations(bidirectional, chunk, attention, relative_bias):
     layer = shake(
         Mega(
             4,
@@ -185,6 +187,8 @@ def test_mega_is_its_equations(bidirectional, chunk, attention):
             averages=3,
             chunk=chunk,
             attention=attention,
+            relative_bias=relative_bias,
+            max_length=20,
             bidirectional=bidirectional,
         )
     )
@@ -207,10 +211,13 @@ def test_mega_is_its_equations(bidirectional, chunk, attention):
             cos, sin = angle.cos(), angle.sin()
             return torch.cat([a * cos - b * sin, b * cos + a * sin])
 
+        def bias_of(j, i=i, start=start):
+            if relative_bias == "simple":
+                return layer.bias_table[(20 if chunk is None else chunk) - 1 + j - i]
+            return turn(layer.bias_query, i - start) @ turn(layer.bias_key, j - start)
+
         scale = math.sqrt(6) if attention == "softmax" else len(keys)
-        bias = torch.stack(
-            [turn(layer.bias_query, i - start) @ turn(layer.bias_key, j - start) for j in keys]
-        )
+        bias = torch.stack([bias_of(j) for j in keys])
         scores = torch.stack([(q[:, i] * k[:, j]).sum(-1) for j in keys], -1) / scale + bias
         weights = scores.softmax(-1) if attention == "softmax" else laplace(scores)
         o[:, i] = torch.einsum("bj,bjw->bw", weights, v[:, keys.start : keys.stop])
@@ -218,6 +225,27 @@ def test_mega_is_its_equations(bidirectional, chunk, attention):
     hidden = F.silu(h + layer.mix(F.silu(g) * o))
     expected = gate * hidden + (1 - gate) * x
     torch.testing.assert_close(layer(x), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("chunk", [None, 5])
+@pytest.mark.parametrize("attention", ["softmax", "laplace"])
+def test_mega_with_a_bias_for_every_distance_steps_and_learns_it(chunk, attention):
+    """Steps equal the whole, every distance that occurs has a gradient, padding changes nothing."""
+    own = dict(query_dim=6, averages=3, chunk=chunk, attention=attention, relative_bias="simple")
+    layer = shake(Mega(4, max_length=13, **own))
+    x = torch.randn(2, 13, 4, dtype=F64)
+    whole = layer(x)
+    torch.testing.assert_close(run_steps(layer, x), whole)
+    both = shake(Mega(4, max_length=16, bidirectional=True, **own))
+    mask = (torch.arange(16) < 13).expand(2, -1)
+    padded = both(F.pad(x, (0, 0, 0, 3), value=math.nan), mask)[:, :13]
+    torch.testing.assert_close(padded, both(x))
+    (grad,) = torch.autograd.grad(whole.square().sum(), layer.bias_table)
+    past = layer.reach - 1  # the last places are of keys ahead, which a causal layer never sees
+    assert (grad[: past + 1] != 0).all() and (grad[past + 1 :] == 0).all()
+    if chunk is None:
+        with pytest.raises(ValueError, match="max_length=13"):
+            layer(torch.zeros(1, 14, 4, dtype=F64))
 
 
 def test_laplace_is_close_to_squared_relu():

@@ -41,6 +41,13 @@ def test_every_mixer_asks_for_what_its_paper_does(key):
     assert all(options == WISH for options in hints.values())
 
 
+def test_s4_step_sizes_may_learn_as_fast_as_the_model():
+    """As published for ListOps, Text and Retrieval: only A and B have a rate of their own."""
+    hints = optim_hints(make("s4", dt_lr=None))
+    assert hints.pop("kernel.log_dt") == {"weight_decay": 0.0}
+    assert all(options == WISH for options in hints.values()) and len(hints) == 4
+
+
 def model_and_names():
     model = build_model(ModelConfig(mixer="s4d", dim=8, depth=2, vocab_size=5, max_length=16))
     names = {

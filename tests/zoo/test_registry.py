@@ -54,6 +54,7 @@ def test_an_unknown_option_gets_its_near_matches(key):
         ("reformer", {"num_buckets": 3}, "num_buckets must be 1 or even, got 3"),
         ("bigbird", {"window_blocks": 2}, "window_blocks must be odd, got 2"),
         ("mega", {"attention": "relu"}, "attention must be one of 'softmax', 'laplace'"),
+        ("mega", {"relative_bias": "t5"}, "relative_bias must be one of 'rotary', 'simple'"),
         ("mega", {"query_dim": 5}, "query_dim must be even and at least 2, got 5"),
         ("alibi", {"window": 4, "bidirectional": True}, "window must be odd"),
         ("dss", {"output": "glue"}, "output must be one of 'glu', 'linear', 'none', got 'glue'"),
@@ -67,8 +68,14 @@ def test_bad_values_are_named(key, options, message):
         build(key, 16, **options)
 
 
-# DSS uses the length only to normalise its softmax variant, and has no limit.
-@pytest.mark.parametrize("key", [k for k in MIXERS if "max_length" in options_of(k) and k != "dss"])
+# DSS uses the length only to normalise its softmax variant, MEGA only for its simple relative bias:
+# neither has a limit by default.
+UNLIMITED = ("dss", "mega", "mega-chunk")
+
+
+@pytest.mark.parametrize(
+    "key", [k for k in MIXERS if "max_length" in options_of(k) and k not in UNLIMITED]
+)
 def test_too_long_a_sequence_is_refused(key):
     mixer = build(key, 16, max_length=8)
     with pytest.raises(ValueError, match=r"9 positions .* max_length=8"):

@@ -18,6 +18,7 @@ from longlens.layers.ss import SSKernel
 from longlens.ops.conv import conv_reference
 from longlens.ops.scan import scan_reference
 from longlens.ops.ssm import bilinear, dense_kernel_reference, hippo_legs, hippo_nplr
+from tests.zoo.cases import run_steps
 
 F64, C128 = torch.float64, torch.complex128
 
@@ -113,6 +114,27 @@ def test_ss_kernel_is_matrix_powers():
 def test_s4_kernel_is_the_dense_one(max_length):
     kernel = shake(S4Kernel(3, state=8, directions=2, max_length=max_length))
     check(kernel, *kernel.dense())
+
+
+@pytest.mark.parametrize("ssms", [1, 2])
+def test_s4_with_shared_state_space_models(ssms):
+    """Channel c takes A and B number c mod ssms; its step size and C stay its own."""
+    kernel = shake(S4Kernel(4, state=8, max_length=40, ssms=ssms))
+    check(kernel, *kernel.dense())
+    alone = S4Kernel(4, state=8, max_length=40).double()
+    with torch.no_grad():
+        for name in ("log_decay", "frequency", "p", "b"):
+            mine = getattr(kernel, name)
+            assert len(mine) == ssms
+            getattr(alone, name).copy_(mine[torch.arange(4) % ssms])
+        alone.log_dt.copy_(kernel.log_dt)
+        alone.truncated_c.copy_(kernel.truncated_c)
+    torch.testing.assert_close(kernel(40), alone(40))
+    layer = shake(S4(4, state=8, max_length=12, ssms=ssms))
+    x = torch.randn(2, 12, 4, dtype=F64)
+    torch.testing.assert_close(run_steps(layer, x), layer(x))
+    with pytest.raises(ValueError, match="ssms must divide dim = 4, got 3"):
+        S4(4, ssms=3)
 
 
 def test_s4_starts_as_hippo():

@@ -19,6 +19,14 @@ from longlens.assemble.measure import (
     peak_memory_mib,
     speed,
 )
+from longlens.files import (
+    DiskFullError,
+    locked,
+    make_folder,
+    remove_folder,
+    replace_file,
+    sync_folder,
+)
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.tasks import Task
@@ -27,13 +35,14 @@ from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
 from longlens.training.checkpoint import CheckpointError
 from longlens.training.distributed import Ranks, ranks
-from longlens.training.faults import Stopped, TrainingError, disk_faults_named
-from longlens.training.files import PARTIAL, locked, remove_folder, replace_file
+from longlens.training.faults import Stopped, TrainingError
 from longlens.training.loop import Trainer
 from longlens.training.options import PLACEMENT, TrainOptions, difference
 from longlens.training.provenance import provenance
-from longlens.training.records import Record, now, read_record
+from longlens.training.records import CHECKPOINTS, RECORD, Record, now, read_record
 from longlens.weights import save_tensors
+
+LOCK = ".lock"  # in a run's folder, held by the process that trains it
 
 
 def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]:
@@ -63,7 +72,7 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
     folder = run_folder(options)
     with ranks(device_of(options)) as among, ExitStack() as stack:
         if among.main:
-            stack.enter_context(locked(folder))
+            stack.enter_context(locked(folder / LOCK, str(folder)))
             if options.resume == "restart":
                 _set_aside(folder)
         among.wait()
@@ -132,21 +141,19 @@ def _train(
         final = trainer.final_weights()
         if record is not None:
             low = trainer.engine.low_precision
-            with disk_faults_named("the weights"):
-                temporary = folder / (WEIGHTS + PARTIAL)
-                save_tensors(temporary, final, {"format": "pt"})
-                temporary.replace(folder / WEIGHTS)
-                record.update(
-                    status="finished",
-                    ended=now(),
-                    steps=trainer.state.step,
-                    total_steps=trainer.state.total,
-                    micro_batch=trainer.state.micro_batch,
-                    selected_step=result.selected_step,
-                    metrics=result.metrics,
-                    speed=speed(trainer.state, flops, among, origin["hardware"], low),
-                    peak_memory_mib=round(peak_memory_mib(among.device), 1),
-                )
+            save_tensors(folder / WEIGHTS, final, {"format": "pt"})
+            record.curve_bytes()  # curves and weights are on the disk before the record says so
+            record.update(
+                status="finished",
+                ended=now(),
+                steps=trainer.state.step,
+                total_steps=trainer.state.total,
+                micro_batch=trainer.state.micro_batch,
+                selected_step=result.selected_step,
+                metrics=result.metrics,
+                speed=speed(trainer.state, flops, among, origin["hardware"], low),
+                peak_memory_mib=round(peak_memory_mib(among.device), 1),
+            )
             if record.checkpoints.exists():
                 remove_folder(record.checkpoints)
         among.wait()
@@ -155,11 +162,17 @@ def _train(
             record.update(status="stopped", ended=now())
         raise
     except (TrainingError, CheckpointError) as error:
-        if record is not None and not isinstance(error.__cause__, OSError):  # a full disk
+        if record is not None and not isinstance(error.__cause__, OSError):  # of the data
             record.update(status="failed", ended=now(), error=str(error))
         raise
+    except KeyboardInterrupt:  # a second Ctrl-C, or one before the first step: nothing is saved
+        if record is not None and "status" in record.values:
+            record.update(status="stopped", ended=now())
+        raise
+    except (DiskFullError, OSError):  # there may be no room for a record, either
+        raise
     except Exception as error:  # of torch or the driver: the record of a run that began says so
-        if record is not None and "status" in record.values and not isinstance(error, OSError):
+        if record is not None and "status" in record.values:
             reason = f"{type(error).__name__}: {error}"
             record.update(status="failed", ended=now(), error=reason)
         raise
@@ -236,12 +249,15 @@ def _finished(folder: Path, options: TrainOptions) -> dict[str, Any] | None:
 
 def _set_aside(folder: Path) -> None:
     """Move what an earlier run left to ``NAME.old-1`` (or 2, …): nothing is deleted."""
-    left = [path for path in folder.iterdir() if path.name != ".lock"]
+    first = {RECORD: 0, CHECKPOINTS: 1}  # what would make the rest count
+    left = [path for path in folder.iterdir() if path.name != LOCK]
     if not left:
         return
     number = 1
     while (target := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
-    target.mkdir()
-    for path in left:
+    make_folder(target)
+    for path in sorted(left, key=lambda path: first.get(path.name, 2)):
         path.rename(target / path.name)
+        sync_folder(target)
+        sync_folder(folder)

@@ -86,10 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens audit``; returns the exit code."""
     args = parser().parse_args(argv)
     from longlens.cli.run import checked
+    from longlens.files import replace_file, to_json
     from longlens.lens.audit import AuditOptions, audit
     from longlens.report.audit_chart import audit_text, draw_audit
     from longlens.training.faults import Stopped
-    from longlens.training.files import replace_file, to_json
 
     fields, with_global = read_fields(args.fields)
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()

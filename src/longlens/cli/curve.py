@@ -76,9 +76,9 @@ def draw(report: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens curve``; returns the exit code."""
     args = parser().parse_args(argv)
+    from longlens.files import replace_file, to_json
     from longlens.lens.curves import Axis, context_axis, curve, read_options
     from longlens.training.faults import Stopped
-    from longlens.training.files import replace_file, to_json
 
     folders = [Path(folder) for folder in args.run]
     runs = {

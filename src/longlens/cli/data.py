@@ -16,10 +16,10 @@ from longlens.tasks.build import default_workers, find_folder, make_options
 from longlens.tasks.cache import cache_root
 from longlens.tasks.errors import DataError
 from longlens.tasks.files import human_bytes
+from longlens.tasks.imported import IMPORTED, imported_folder, imported_names
 from longlens.tasks.manifest import FILENAME, Manifest, read_manifest, verify_files
 from longlens.tasks.registry import TASKS, find_task
 from longlens.tasks.spec import SPLITS, Kind
-from longlens.tasks.user import imported_folder
 
 USAGE = """usage: longlens data COMMAND …
 
@@ -43,9 +43,11 @@ def _prepared(root: str | Path | None) -> dict[str, list[Path]]:
     base = cache_root(root)
     for path in sorted(base.glob(f"*/*/{FILENAME}")) if base.is_dir() else []:
         folder = path.parent
-        if not folder.name.endswith(".partial"):
-            name = folder.name if folder.parent.name == "imported" else folder.parent.name
-            found.setdefault(name, []).append(folder)
+        if not folder.name.endswith(".partial") and folder.parent.name != IMPORTED:
+            found.setdefault(folder.parent.name, []).append(folder)
+    for name in imported_names(root):
+        if (current := imported_folder(root, name)) is not None:
+            found[name] = [current]
     return found
 
 
@@ -139,7 +141,7 @@ def verify(name: str | None = None, root: str | None = None, **options: Any) -> 
         folders = [folder for group in _prepared(root).values() for folder in group]
     else:
         imported = imported_folder(root, name)
-        if imported is not None and imported.exists():
+        if imported is not None:
             folders = [imported]
         else:
             info = find_task(name)
@@ -296,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (head, less) has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
         return 0
-    except (DataError, ArgumentError, OSError) as error:
+    except (ValueError, ArgumentError, OSError) as error:
         print(f"longlens data: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -11,8 +11,8 @@ from longlens.experiments.cells import Cell
 from longlens.models.build import Model, build_model
 from longlens.tasks import Spec, load
 from longlens.tasks.expected import expected_spec
+from longlens.tasks.imported import imported_folder
 from longlens.tasks.mix import easier_options
-from longlens.tasks.user import imported_folder
 from longlens.training.augment import AUGMENTED
 from longlens.training.options import TrainOptions
 
@@ -44,7 +44,6 @@ def build_on_meta(cell: Cell) -> Model:
 
 def _spec(options: TrainOptions) -> Spec:
     """The task's spec; of a task that the user imported, the data themselves say it."""
-    own = imported_folder(options.root, options.task)
-    if own is not None and own.exists():
+    if imported_folder(options.root, options.task) is not None:
         return load(options.task, options.root, verify="size", **options.task_options).spec
     return expected_spec(options.task, **options.task_options)

@@ -12,7 +12,7 @@ from typing import Any
 from longlens.experiments.catalog.base import Experiment, Run, slug
 from longlens.experiments.cells import Cell, with_options
 from longlens.experiments.standins import small_options
-from longlens.training.files import replace_file, to_json
+from longlens.files import replace_file, to_json
 from longlens.training.records import EXPERIMENT
 
 SCHEMA = 1

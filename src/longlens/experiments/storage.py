@@ -8,14 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longlens.files import HAS_LOCKS, take_lock
+
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows has no flock
-    fcntl = None
 
 
 def need_optuna() -> Any:
@@ -47,7 +43,7 @@ def open_storage(where: str | Path) -> BaseStorage:
 
 
 def _journal_lock(path: Path) -> Any:
-    if fcntl is not None:
+    if HAS_LOCKS:
         return JournalLock(path)
     return need_optuna().storages.journal.JournalFileOpenLock(str(path))
 
@@ -79,8 +75,13 @@ class JournalLock:
 
 def _flock(path: Path) -> int:
     """Wait for the lock beside ``path``; closing what is returned gives it back."""
-    file = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o666)
-    fcntl.flock(file, fcntl.LOCK_EX)
+    lock = Path(f"{path}.lock")
+    file = os.open(lock, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        take_lock(file, lock, wait=True)
+    except BaseException:
+        os.close(file)
+        raise
     return file
 
 
@@ -92,7 +93,7 @@ def claiming(where: str | Path) -> Iterator[None]:
     that look at the same moment would both win, so there they take turns by a lock file.
     """
     prefix = "sqlite:///"
-    if not str(where).startswith(prefix) or fcntl is None:
+    if not str(where).startswith(prefix) or not HAS_LOCKS:
         yield
         return
     file = _flock(Path(str(where).removeprefix(prefix).split("?")[0]))

@@ -12,6 +12,7 @@ from typing import Any
 
 from longlens.experiments.cells import Cell
 from longlens.experiments.queue import STUDY, Queue, Tally
+from longlens.files import BusyError
 
 Run = Callable[[Cell], dict[str, Any]]
 """Runs a cell and returns its record."""
@@ -99,10 +100,8 @@ def _run_when_free(run: Run, cell: Cell, pause: float) -> dict[str, Any]:
     while True:
         try:
             return run(cell)
-        except ValueError as error:
-            if not isinstance(error.__cause__ or error.__context__, BlockingIOError):
-                raise
-        time.sleep(pause)
+        except BusyError:
+            time.sleep(pause)
 
 
 def _title(cell: Cell) -> str:

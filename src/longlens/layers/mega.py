@@ -11,10 +11,12 @@ single-head gated attention and the gates around it (Eq. 5 to 13):
 equation is MEGA's residual connection: a block adds no other, and where it normalises before the
 mixer, x there is the input before the norm (``kept``).
 
-Left open by the paper, chosen here: the relative bias is its rotary form, (R_i a)·(R_j b), which
-works at any length and is a plain inner product, so it rides along as extra width of q and k; τ is
-√z for softmax and, for Laplace, the number of keys that a query can see; in the bidirectional form
-both averages include the present, as in the paper.
+The relative bias is "rotary", (R_i a)·(R_j b), which works at any length and is a plain inner
+product, so it rides along as extra width of q and k; or "simple", a learned number for every
+distance j - i up to `max_length`, which the authors' runs on the Long Range Arena have.
+
+Left open by the paper, chosen here: τ is √z for softmax and, for Laplace, the number of keys that a
+query can see; in the bidirectional form both averages include the present, as in the paper.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from longlens.layers.base import (
     Mixer,
     State,
     check_choice,
+    check_length,
     check_positive,
     check_step,
     zero_padding,
@@ -105,6 +108,8 @@ class Mega(Mixer):
         value_dim: width of the values; None: 2D.
         averages: moving averages per channel.
         attention: "softmax" or "laplace".
+        relative_bias: "rotary", or "simple": a learned number for every distance.
+        max_length: the longest sequence for "simple" without chunks.
         chunk: attend within blocks of this many positions; None: everywhere.
         bidirectional: averages and attention on both sides.
 
@@ -123,13 +128,17 @@ class Mega(Mixer):
         value_dim: int | None = None,
         averages: int = 16,
         attention: str = "softmax",
+        relative_bias: str = "rotary",
+        max_length: int = 1024,
         chunk: int | None = None,
         bidirectional: bool = False,
     ) -> None:
         super().__init__()
         width = 2 * dim if value_dim is None else value_dim
-        check_positive(dim=dim, value_dim=width, chunk=1 if chunk is None else chunk)
+        self.reach = max_length if chunk is None else chunk
+        check_positive(dim=dim, value_dim=width, max_length=max_length, chunk=self.reach)
         check_choice("attention", attention, ("softmax", "laplace"))
+        check_choice("relative_bias", relative_bias, ("rotary", "simple"))
         if query_dim < 2 or query_dim % 2:
             raise ValueError(f"query_dim must be even and at least 2, got {query_dim}")
         self.causal = not bidirectional
@@ -142,46 +151,64 @@ class Mega(Mixer):
         self.mix = nn.Linear(width, dim, bias=False)
         self.scale = nn.Parameter(0.02 * torch.randn(2, query_dim))
         self.shift = nn.Parameter(torch.zeros(2, query_dim))
-        self.bias_query = nn.Parameter(0.02 * torch.randn(query_dim))
-        self.bias_key = nn.Parameter(0.02 * torch.randn(query_dim))
+        self.simple = relative_bias == "simple"
+        if self.simple:  # of distance j - i at place reach - 1 + j - i
+            self.bias_table = nn.Parameter(0.02 * torch.randn(2 * self.reach - 1))
+        else:
+            self.bias_query = nn.Parameter(0.02 * torch.randn(query_dim))
+            self.bias_key = nn.Parameter(0.02 * torch.randn(query_dim))
         for layer in (self.value, self.project, self.mix):  # as published
             nn.init.normal_(layer.weight, std=0.02)
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
     def queries_keys(self, z: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Z (B, L, z) -> q, k (B, L, 2z), whose products are the biased scores."""
+        """Z (B, L, z) -> q, k (B, L, z), with the rotary bias (B, L, 2z): then q·k has it."""
         z = F.silu(z)
+        q, k = (z * self.scale[i].to(z.dtype) + self.shift[i].to(z.dtype) for i in (0, 1))
+        if self.attention == "softmax":
+            q = q / math.sqrt(z.shape[-1])
+        if self.simple:
+            return q, k
         offset = torch.arange(z.shape[1], device=z.device) + first
         if self.chunk is not None:
             offset = offset % self.chunk
         angles = rotary_angles(offset, z.shape[-1])
-        q, k = (z * self.scale[i].to(z.dtype) + self.shift[i].to(z.dtype) for i in (0, 1))
-        if self.attention == "softmax":
-            q = q / math.sqrt(z.shape[-1])
 
         def join(t: Tensor, vector: Tensor) -> Tensor:
             return torch.cat([t, rotate(vector, *angles).to(t.dtype).expand_as(t)], dim=-1)
 
         return join(q, self.bias_query), join(k, self.bias_key)
 
+    def simple_bias(self, queries: int, keys: int) -> Tensor:
+        """b_(j-i) of the last ``queries`` of ``keys`` positions, (queries, keys)."""
+        check_length(keys, self.reach)
+        windows = self.bias_table[self.reach - keys : self.reach + queries - 1]
+        return windows.unfold(0, keys, 1).flip(0)  # row i begins at distance -i
+
     def weights_laplace(self, q: Tensor, k: Tensor, seen: Tensor | None) -> Tensor:
         """Laplace attention weights (B, 1, L, S); the product q·k is divided by the keys seen."""
-        half = q.shape[-1] // 2
-        product = q[..., :half] @ k[..., :half].mT
-        bias = q[..., half:] @ k[..., half:].mT
+        if self.simple:
+            product, bias = q @ k.mT, self.simple_bias(q.shape[-2], k.shape[-2])
+        else:
+            half = q.shape[-1] // 2
+            product = q[..., :half] @ k[..., :half].mT
+            bias = q[..., half:] @ k[..., half:].mT
         if seen is None:
             return laplace(product / k.shape[-2] + bias)
         return laplace(product / seen.sum(-1, keepdim=True) + bias) * seen
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        """q, k (B, 1, L, 2z), v (B, 1, L, W), mask (B, L) or None -> (B, 1, L, W)."""
-        plain = mask is None and self.attention == "softmax"
+        """q, k (B, 1, L, z or 2z), v (B, 1, L, W), mask (B, L) or None -> (B, 1, L, W)."""
+        plain = mask is None and self.attention == "softmax" and not self.simple
         if plain:
             return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=1.0)
         seen = visible(mask, q.shape[2], self.causal, q.device)
         if self.attention == "laplace":
             return self.weights_laplace(q, k, seen).to(v.dtype) @ v
+        if self.simple:
+            bias = self.simple_bias(q.shape[2], k.shape[2]).to(q.dtype)[None, None]
+            seen = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0)
 
     def gated(self, kept: Tensor, o: Tensor, g: Tensor, h: Tensor, u: Tensor) -> Tensor:
@@ -212,10 +239,10 @@ class Mega(Mixer):
         return self.gated(x if kept is None else kept, o[:, 0], g, h, u)
 
     def initial_state(self, batch_size: int) -> State:
-        """Averages (B, D, N), cached keys (B, T, 2z) and cached values (B, T, W)."""
+        """Averages (B, D, N), cached keys (B, T, z or 2z) and cached values (B, T, W)."""
         check_step(self)
         average = self.ema.alpha.new_zeros(batch_size, *self.ema.alpha.shape[1:])
-        keys = average.new_zeros(batch_size, 0, 2 * self.split[0])
+        keys = average.new_zeros(batch_size, 0, (2 - self.simple) * self.split[0])
         values = average.new_zeros(batch_size, 0, self.split[1])
         return average, keys, values
 
@@ -236,6 +263,9 @@ class Mega(Mixer):
         if self.attention == "laplace":
             weights = self.weights_laplace(q[:, None], keys[:, None], None)[:, 0]
         else:
-            weights = torch.softmax(q @ keys.mT, dim=-1)
+            scores = q @ keys.mT
+            if self.simple:
+                scores = scores + self.simple_bias(1, keys.shape[1]).to(scores.dtype)
+            weights = torch.softmax(scores, dim=-1)
         o = (weights.to(values.dtype) @ values)[:, 0]
         return self.gated(x if kept is None else kept, o, g, h, u), (average, keys, values)

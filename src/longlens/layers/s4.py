@@ -8,7 +8,8 @@ published for the Long Range Arena later.
 
 Left open by the paper, chosen here: A = diag(λ) - p p* (not p q*) with Re λ < 0 is stable for any
 parameters (Goel et al., arXiv 2202.09729); C̃ = C(I - Ā^L) is the parameter, as the paper suggests,
-with L = `max_length`, so longer sequences are refused; every channel has its own A.
+with L = `max_length`, so longer sequences are refused. Every channel has its own A and B, unless
+`ssms` says how many there are: with fewer, channels share them and keep C and the step size.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from torch import Tensor
 
 from longlens.layers.base import (
     Aspects,
+    OptimHints,
     State,
     as_complex,
     as_pairs,
     as_parameter,
+    check_divides,
     check_length,
     check_positive,
     special,
@@ -41,9 +44,9 @@ class S4Kernel(Kernel):
         max_length: the longest kernel, and the length C̃ is truncated for.
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
+        ssms: how many A and B there are, a divisor of D; None: one for each channel.
+        dt_lr: learning rate of the step sizes; None: the model's.
     """
-
-    optim_hints = special("log_decay", "frequency", "p", "b", "log_dt")
 
     def __init__(
         self,
@@ -54,30 +57,46 @@ class S4Kernel(Kernel):
         max_length: int = 1024,
         dt_min: float = 1e-3,
         dt_max: float = 1e-1,
+        ssms: int | None = None,
+        dt_lr: float | None = 1e-3,
     ) -> None:
         super().__init__()
         check_positive(dim=dim, max_length=max_length)
-        self.max_length = max_length
+        ssms = dim if ssms is None else ssms
+        check_divides("ssms", ssms, "dim", dim)
+        self.max_length, self.sharing = max_length, dim // ssms
+        step = {"weight_decay": 0.0} | ({} if dt_lr is None else {"lr": dt_lr})
+        self.optim_hints: OptimHints = {
+            **special("log_decay", "frequency", "p", "b"),
+            "log_dt": step,
+        }
         lam, p, b, _ = hippo_nplr(state)
-        self.log_decay = as_parameter(torch.log(-lam.real).repeat(dim, 1))
-        self.frequency = as_parameter(lam.imag.repeat(dim, 1))
-        self.p = as_parameter(as_pairs(p).repeat(dim, 1, 1))
-        self.b = as_parameter(as_pairs(b).repeat(dim, 1, 1))
+        self.log_decay = as_parameter(torch.log(-lam.real).repeat(ssms, 1))
+        self.frequency = as_parameter(lam.imag.repeat(ssms, 1))
+        self.p = as_parameter(as_pairs(p).repeat(ssms, 1, 1))
+        self.b = as_parameter(as_pairs(b).repeat(ssms, 1, 1))
         self.log_dt = as_parameter(log_steps(dim, dt_min, dt_max))
         c = torch.randn(directions, dim, state // 2, dtype=torch.complex64)
         self.truncated_c = torch.nn.Parameter(as_pairs(c))
 
     def poles(self) -> Tensor:
         """λ (D, N/2)."""
-        return torch.complex(-torch.exp(self.log_decay), self.frequency)
+        return self._shared(torch.complex(-torch.exp(self.log_decay), self.frequency))
+
+    def _shared(self, z: Tensor) -> Tensor:
+        """What each channel takes of a parameter (ssms, N/2): (D, N/2)."""
+        return z if self.sharing == 1 else z.repeat(self.sharing, 1)
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """P and b, each (D, N/2)."""
+        return self._shared(as_complex(self.p)), self._shared(as_complex(self.b))
 
     def forward(self, length: int) -> Tensor:
         """The first ``length`` taps, (M, D, length)."""
         check_length(length, self.max_length)
         taps = dplr_kernel(
             self.poles(),
-            as_complex(self.p),
-            as_complex(self.b),
+            *self.factors(),
             as_complex(self.truncated_c),
             torch.exp(self.log_dt),
             self.max_length,
@@ -90,7 +109,7 @@ class S4Kernel(Kernel):
         def both(z: Tensor) -> Tensor:
             return torch.cat([z, z.conj()], dim=-1).to(torch.complex128)
 
-        lam, p, b = both(self.poles()), both(as_complex(self.p)), both(as_complex(self.b))
+        lam, p, b = (both(z) for z in (self.poles(), *self.factors()))
         a = torch.diag_embed(lam) - p[..., :, None] * p.conj()[..., None, :]
         abar, bbar = bilinear(a, b, torch.exp(self.log_dt).double())
         eye = torch.eye(abar.shape[-1], dtype=abar.dtype, device=abar.device)
@@ -109,7 +128,7 @@ class S4Kernel(Kernel):
     def step(self, u: Tensor, state: State) -> tuple[Tensor, State]:
         """One bilinear step: the low-rank part by Sherman-Morrison, O(N) per channel."""
         x, c = state
-        lam, p, b = self.poles(), as_complex(self.p), as_complex(self.b)
+        lam, p, b = self.poles(), *self.factors()
         half = torch.exp(self.log_dt)[:, None] / 2
 
         def low_rank(z: Tensor) -> Tensor:  # p* z over both halves of the conjugate pairs
@@ -132,6 +151,8 @@ class S4(RecurrentConvolution):
         max_length: the longest sequence.
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
+        ssms: how many A and B there are, a divisor of D; None: one for each channel.
+        dt_lr: learning rate of the step sizes; None: the model's.
         output: "glu", "linear" or "none".
 
     >>> S4(8, state=4, max_length=16)(torch.randn(2, 10, 8)).shape
@@ -149,6 +170,8 @@ class S4(RecurrentConvolution):
         max_length: int = 1024,
         dt_min: float = 1e-3,
         dt_max: float = 1e-1,
+        ssms: int | None = None,
+        dt_lr: float | None = 1e-3,
         output: str = "glu",
     ) -> None:
         kernel = S4Kernel(
@@ -158,5 +181,7 @@ class S4(RecurrentConvolution):
             max_length=max_length,
             dt_min=dt_min,
             dt_max=dt_max,
+            ssms=ssms,
+            dt_lr=dt_lr,
         )
         super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

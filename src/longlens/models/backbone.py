@@ -17,7 +17,7 @@ from longlens.layers.registry import unknown
 from longlens.models.norms import build_norm
 
 POSITIONS = ("none", "learned", "sinusoidal", "rotary")
-FEEDFORWARDS = ("mlp", "glu", "none")
+FEEDFORWARDS = ("mlp", "silu", "glu", "none")
 POOLINGS = ("mean", "last", "cls", "none")
 
 
@@ -110,7 +110,7 @@ class InputEncoding(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Position-wise perceptron: "mlp" (GELU) or "glu" (a value times the GELU of a gate).
+    """Position-wise perceptron: "mlp" (GELU), "silu" or "glu" (a value times a gate's GELU).
 
     GELU is its tanh form: within 5e-4 of the exact one, and a third faster on a GPU.
 
@@ -120,16 +120,18 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int, kind: str, hidden: int) -> None:
         super().__init__()
-        self.gated = kind == "glu"
-        self.inner = nn.Linear(dim, hidden * (2 if self.gated else 1))
+        self.kind = kind
+        self.inner = nn.Linear(dim, hidden * (2 if kind == "glu" else 1))
         self.outer = nn.Linear(hidden, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
         h = self.inner(x)
-        if self.gated:
+        if self.kind == "glu":
             value, gate = h.chunk(2, dim=-1)
             h = value * F.gelu(gate, approximate="tanh")
+        elif self.kind == "silu":
+            h = F.silu(h)
         else:
             h = F.gelu(h, approximate="tanh")
         out: Tensor = self.outer(h)
@@ -195,9 +197,9 @@ class Block(nn.Module):
     Args:
         mixer: any module with the mixer signature.
         dim: D.
-        norm: "layer", "rms" or "batch".
+        norm: "layer", "rms", "scale" or "batch".
         prenorm: normalise before, else after.
-        feedforward: "mlp", "glu" or "none".
+        feedforward: "mlp", "silu", "glu" or "none".
         expansion: hidden width of the feed-forward part in multiples of D.
         dropout: probability.
         tied_dropout: drop whole channels.

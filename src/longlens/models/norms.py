@@ -123,17 +123,44 @@ class PositionNorm(nn.Module):
         return out
 
 
+class ScaleNorm(nn.Module):
+    """Every position divided by its root mean square, times one learned number.
+
+    ScaleNorm (Nguyen & Salazar 2019, arXiv 1910.05895) in MEGA's parametrisation, in which the
+    number starts at 1; theirs divides by the length of the vector and starts at √D.
+
+    Args:
+        eps: added to the mean square.
+
+    >>> ScaleNorm()(torch.tensor([3.0, -3.0])).detach()
+    tensor([ 1.0000, -1.0000])
+    """
+
+    def __init__(self, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        rate = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return (wide * (rate * self.scale)).to(x.dtype)
+
+
 def build_norm(name: str, dim: int) -> nn.Module:
-    """One of "layer", "rms" and "batch", as a module ``(x, mask) -> x``.
+    """One of "layer", "rms", "scale" and "batch", as a module ``(x, mask) -> x``.
 
     >>> build_norm("layr", 4)
     Traceback (most recent call last):
-    ValueError: unknown norm 'layr'; did you mean 'layer'? known: 'batch', 'layer', 'rms'
+    ValueError: unknown norm 'layr'; did you mean 'layer'? known: 'batch', 'layer', 'rms', 'scale'
     """
     if name == "layer":
         return PositionNorm(nn.LayerNorm(dim))
     if name == "rms":
         return PositionNorm(nn.RMSNorm(dim, eps=1e-6))
+    if name == "scale":
+        return PositionNorm(ScaleNorm())
     if name == "batch":
         return MaskedBatchNorm(dim)
-    raise unknown("norm", name, ("layer", "rms", "batch"))
+    raise unknown("norm", name, ("layer", "rms", "scale", "batch"))

@@ -13,9 +13,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from longlens.files import replace_file
 from longlens.report.read import Run, find_runs
 from longlens.report.results import POINTS, thin
-from longlens.training.files import replace_file
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.training.records import EXPERIMENT
 

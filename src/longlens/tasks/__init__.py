@@ -15,10 +15,11 @@ from longlens.tasks.build import find_folder, make_options, prepare_task
 from longlens.tasks.cache import cache_root
 from longlens.tasks.data import Example, Split, Task
 from longlens.tasks.errors import DataError
+from longlens.tasks.imported import open_imported
 from longlens.tasks.manifest import Manifest, Verify
 from longlens.tasks.registry import TASKS, find_task
 from longlens.tasks.spec import Spec
-from longlens.tasks.user import import_arrays, imported_folder
+from longlens.tasks.user import import_arrays
 
 if TYPE_CHECKING:
     from longlens.tasks.batches import Batch, Batches
@@ -89,11 +90,11 @@ def load(
         options: the task's own options; they are part of what is looked up.
 
     """
-    imported = imported_folder(root, name)
-    if imported is not None and imported.exists():
+    imported = open_imported(root, name, verify)
+    if imported is not None:
         if options:
             raise DataError(f"{name} is imported and has no options, got {sorted(options)}")
-        return Task(imported, verify)
+        return imported
     info = find_task(name)
     made = make_options(info, options)
     folder = find_folder(info, root, made)

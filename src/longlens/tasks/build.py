@@ -19,7 +19,7 @@ from longlens.tasks.fetch import Remote, fetch
 from longlens.tasks.files import check_space, locked
 from longlens.tasks.manifest import Manifest, read_manifest, verify_files
 from longlens.tasks.progress import Progress
-from longlens.tasks.sources import Source, damage_named
+from longlens.tasks.sources import Source
 from longlens.tasks.spec import Spec
 from longlens.tasks.writer import Writer
 
@@ -173,8 +173,7 @@ def prepare_task(
         )
         try:
             job = Job(info.name, options, writer, opened, workers, quiet)
-            with damage_named(opened.path if opened else folder):  # found while a file is read
-                spec, examples = info.build(job)
+            spec, examples = info.build(job)
             records = opened.records() if opened else []
             return folder, writer.finish(spec, examples, records)
         except Exception:

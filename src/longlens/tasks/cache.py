@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from longlens.files import digest
 from longlens.tasks.errors import DataError
 
 FORMAT = 1  # of the files at rest; a change makes every cache folder of the old format unreachable
@@ -29,16 +28,6 @@ def cache_root(root: str | Path | None = None) -> Path:
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "longlens"
     return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "longlens"
-
-
-def canonical_json(value: Any) -> str:
-    """Give the one way in which this package writes JSON that is going to be hashed."""
-    return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
-
-
-def digest(value: Any) -> str:
-    """Sha256 of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def dataset_folder(

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from longlens.tasks.errors import DataError
 from longlens.tasks.manifest import ArrayEntry, Manifest, Verify, read_manifest, verify_files
+from longlens.tasks.npy import open_npy
 from longlens.tasks.spec import SPLITS, Spec
 
 Array = npt.NDArray[Any]
@@ -34,7 +35,7 @@ class Rows:
     @classmethod
     def open(cls, folder: Path, entry: ArrayEntry) -> Rows:
         """Map the files of ``entry``; copy-on-write, so that nobody can write to the cache."""
-        parts = [np.load(folder / name, mmap_mode="c", allow_pickle=False) for name in entry.files]
+        parts = [open_npy(folder / name, str(folder / name), "c") for name in entry.files]
         rows = cls(parts)
         if rows.shape != entry.shape or rows.dtype.str != entry.dtype:
             raise DataError(f"{folder}: an array does not have the shape that the manifest states")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 from longlens._version import __version__
+from longlens.files import make_folder, sha256_file, sync_file, sync_folder
 from longlens.tasks.errors import DataError
-from longlens.tasks.files import check_space, fsync_folder, human_bytes, locked, sha256_file
+from longlens.tasks.files import check_space, human_bytes, locked
 from longlens.tasks.progress import Progress
 
 _CHUNK = 1 << 18
@@ -59,7 +59,7 @@ def fetch(remote: Remote, folder: Path, *, mirror: str | None = None, quiet: boo
 
     """
     path = folder / remote.filename
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     part = path.with_name(path.name + ".part")
     with locked(folder / f".{remote.filename}.lock", remote.filename):
         if path.exists():
@@ -75,8 +75,9 @@ def fetch(remote: Remote, folder: Path, *, mirror: str | None = None, quiet: boo
         except DataError as error:
             part.unlink()
             raise DataError(f"{url}: {error}; the download was deleted") from None
+        sync_file(part)  # an earlier process may have written it
         part.replace(path)
-        fsync_folder(folder)
+        sync_folder(folder)
     return path
 
 
@@ -103,8 +104,6 @@ def _download(url: str, part: Path, remote: Remote, quiet: bool) -> None:
                 while chunk := response.read(_CHUNK):
                     file.write(chunk)
                     progress.advance(len(chunk))
-                file.flush()
-                os.fsync(file.fileno())
     except urllib.error.HTTPError as error:
         if error.code == 416 and error.headers.get("Content-Range") == f"bytes */{have}":
             return  # nothing is missing; a file of unknown size that was complete already

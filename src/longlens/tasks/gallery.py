@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from longlens.files import replace_file
 from longlens.tasks.data import Example, Split, Task
 from longlens.tasks.decode import decode
 from longlens.tasks.errors import DataError
-from longlens.tasks.files import atomic_write
 from longlens.tasks.order import permutation
 from longlens.tasks.png import encode_png, write_png
 from longlens.tasks.stats import SplitStats
@@ -94,7 +94,7 @@ def write_gallery(
         write_png(path, contact_sheet(pictures, columns=min(8, count), scale=scale))
     elif path.suffix == ".html":
         page = _page(task, split, count, seed, stats)
-        atomic_write(path, lambda file: file.write(page.encode()))
+        replace_file(path, page.encode())
     else:
         raise DataError(f"a gallery must end in .png or .html, got {path.name!r}")
 

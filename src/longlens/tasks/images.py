@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import math
 import struct
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from longlens.tasks.build import Job
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote
+from longlens.tasks.npy import read_npy
 from longlens.tasks.order import permutation
 from longlens.tasks.png import luma
 from longlens.tasks.spec import Spec
@@ -170,17 +171,6 @@ def _cifar_batch(data: bytes, name: str) -> tuple[Pixels, Pixels]:
     return rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1), rows[:, 0].copy()
 
 
-def load_npy(data: bytes, name: str) -> npt.NDArray[np.generic]:
-    """Read an ``.npy`` file from memory; damaged ones and pickles are refused."""
-    try:
-        array = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise DataError(f"{name} is not a readable .npy file ({error})") from None
-    if not isinstance(array, np.ndarray):
-        raise DataError(f"{name} is not an .npy file with one array")
-    return array
-
-
 def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
     """CIFAR-10 in gray from the official binary batches, or from ``images.npy``, ``labels.npy``."""
     options: CifarOptions = job.options
@@ -191,8 +181,12 @@ def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
         images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
         test = _cifar_batch(found["test_batch.bin"], "test_batch.bin")
     elif "images.npy" in found and "labels.npy" in found:
-        array = load_npy(found["images.npy"], "images.npy")
-        if array.dtype != np.uint8 or array.shape[1:] not in ((32, 32), (32, 32, 3)):
+        array = read_npy(found["images.npy"], "images.npy")
+        if (
+            array.ndim < 3
+            or array.dtype != np.uint8
+            or array.shape[1:] not in ((32, 32), (32, 32, 3))
+        ):
             raise DataError(
                 "images.npy must be uint8, (N, 32, 32) in gray or (N, 32, 32, 3) in colour, got "
                 f"{array.dtype} {array.shape}"
@@ -203,7 +197,14 @@ def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
                 "archive, its batches, or images.npy (N, 32, 32, 3)"
             )
         pixels = array.astype(np.uint8, copy=False).reshape(-1, 1024, *array.shape[3:])
-        classes = load_npy(found["labels.npy"], "labels.npy").astype(np.uint8)
+        numbers = read_npy(found["labels.npy"], "labels.npy")
+        if numbers.dtype.kind not in "ui" or numbers.shape != array.shape[:1]:
+            raise DataError(
+                f"labels.npy must be integers ({len(array)},), got {numbers.dtype} {numbers.shape}"
+            )
+        if numbers.size and (numbers.min() < 0 or numbers.max() > 9):  # before they become bytes
+            raise DataError(f"labels.npy must be in 0 … 9, got {numbers.min()} … {numbers.max()}")
+        classes = numbers.astype(np.uint8)
         cut = len(pixels) * 5 // 6  # 50,000 training images, then 10,000 test images
         images, labels, test = pixels[:cut], classes[:cut], (pixels[cut:], classes[cut:])
     else:
@@ -220,9 +221,12 @@ def read_idx(data: bytes, name: str) -> Pixels:
     if len(data) < 8:
         raise DataError(f"{name} is truncated")
     zero, kind, dimensions = struct.unpack(">HBB", data[:4])
-    shape = struct.unpack(f">{dimensions}I", data[4 : 4 + 4 * dimensions])
+    images = "images" in name
+    if zero or kind != 8 or dimensions != (3 if images else 1) or len(data) < 4 + 4 * dimensions:
+        raise DataError(f"{name} is not an idx file of bytes with {3 if images else 1} dimensions")
+    shape = struct.unpack_from(f">{dimensions}I", data, 4)
     body = data[4 + 4 * dimensions :]
-    if zero or kind != 8 or len(body) != int(np.prod(shape)):
+    if len(body) != math.prod(shape) or (images and shape[1:] != (28, 28)):
         raise DataError(f"{name} is not a whole idx file of bytes (header says {shape})")
     return np.frombuffer(body, np.uint8).reshape(shape)
 

@@ -109,13 +109,18 @@ def build_words(job: Job) -> tuple[Spec, dict[str, int]]:
     counts: Counter[bytes] = Counter()
     seen = set()
     for name, file in source.stream(wanted):
-        seen.add(names[PurePosixPath(name).name])
+        split = names[PurePosixPath(name).name]
+        if split in seen:
+            raise DataError(f"{source.path} holds two files {_WIKI_FILES[split]}; give one of them")
+        seen.add(split)
         if PurePosixPath(name).name == _WIKI_FILES["train"]:
             for line in file:
                 counts.update(line.split())
                 counts[b"<eos>"] += 1
     if missing := [name for name, split in names.items() if split not in seen]:
         raise DataError(f"{source.path} holds no {missing[0]}")
+    if not counts:
+        raise DataError(f"wikitext103: {_WIKI_FILES['train']} is empty")
     if len(counts) != 267_735 and not job.options.subset:
         raise DataError(
             f"wikitext103: {len(counts)} different words where the published text has 267735; pass "

@@ -8,7 +8,6 @@ content, so that a changed byte anywhere in it is an error, even one between two
 
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from longlens._version import __version__
-from longlens.tasks.cache import FORMAT, canonical_json, digest
+from longlens.files import digest, replace_file, seal, sha256_file, unseal
+from longlens.tasks.cache import FORMAT
 from longlens.tasks.errors import DataError
-from longlens.tasks.files import atomic_write, sha256_file
 from longlens.tasks.spec import Spec
 
 FILENAME = "manifest.json"
@@ -97,8 +96,7 @@ class Manifest:
                 "python": platform.python_version(),
             },
         }
-        values["checksum"] = digest(values)
-        atomic_write(folder / FILENAME, lambda file: file.write(canonical_json(values).encode()))
+        replace_file(folder / FILENAME, seal(values))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -109,12 +107,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError:
         raise DataError(f"{folder} is not a prepared data set: it has no {FILENAME}") from None
     try:
-        values = json.loads(raw)
-        if not isinstance(values, dict) or canonical_json(values).encode() != raw:
-            raise ValueError("not in canonical form")
-        checksum = values.pop("checksum")
-        if checksum != digest(values):
-            raise ValueError("its checksum does not match its content")
+        values = unseal(raw)
         if values["format"] != FORMAT:
             raise DataError(
                 f"{path} has format {values['format']}, this version reads {FORMAT}; "
@@ -136,9 +129,12 @@ def read_manifest(folder: Path) -> Manifest:
         )
         if manifest.identity != values["identity"]:
             raise ValueError("its identity does not match its content")
+        for name in {name for entry in manifest.arrays.values() for name in entry.files}:
+            if name not in manifest.files:  # and every one of these is hashed before it is opened
+                raise ValueError(f"an array lies in {name!r}, which is none of its files")
     except DataError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged ({error}); delete {folder} and prepare the data set again"
         ) from None

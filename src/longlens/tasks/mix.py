@@ -8,8 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from longlens.files import digest
 from longlens.tasks.build import make_options
-from longlens.tasks.cache import digest
 from longlens.tasks.data import Rows, Split, Task
 from longlens.tasks.errors import DataError
 from longlens.tasks.manifest import Verify

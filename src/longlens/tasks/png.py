@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from longlens.files import replace_file
 from longlens.tasks.errors import DataError
-from longlens.tasks.files import atomic_write
 
 Picture = npt.NDArray[np.uint8]
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
+_LARGEST = 1 << 26  # bytes of a decoded picture: 8,192 by 8,192 in gray
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -41,7 +42,7 @@ def encode_png(picture: Picture) -> bytes:
 
 def write_png(path: Path, picture: Picture) -> None:
     """Write gray values (rows, columns) to ``path``."""
-    atomic_write(path, lambda file: file.write(encode_png(picture)))
+    replace_file(path, encode_png(picture))
 
 
 def decode_png(data: bytes) -> Picture:
@@ -73,13 +74,20 @@ def _decode(data: bytes) -> Picture:
             compressed += body
         ended = kind == b"IEND"
         position += 12 + length
-    if header is None or not ended:
+    if header is None or not ended or position != len(data):
         raise ValueError("it is truncated")
     columns, rows, depth, colour, _, _, interlaced = header
     if depth != 8 or colour not in _CHANNELS or interlaced:
         raise ValueError("only 8-bit gray or colour without interlacing is read")
     channels = _CHANNELS[colour]
-    raw = np.frombuffer(zlib.decompress(compressed), np.uint8).reshape(rows, columns * channels + 1)
+    size = rows * (columns * channels + 1)
+    if not 0 < size <= _LARGEST:
+        raise ValueError(f"{rows} rows by {columns} columns")
+    unpacking = zlib.decompressobj()
+    unpacked = unpacking.decompress(compressed, size + 1)
+    if len(unpacked) != size or not unpacking.eof or unpacking.unused_data:
+        raise ValueError("its data are not as long as its header says")
+    raw = np.frombuffer(unpacked, np.uint8).reshape(rows, columns * channels + 1)
     pixels = _unfilter(raw, channels).reshape(rows, columns, channels)
     if channels <= 2:
         return pixels[..., 0]

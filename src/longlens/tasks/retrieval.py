@@ -9,7 +9,6 @@ stand-in whose numbers compare with nothing published.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from longlens.tasks.order import generator, permutation
 from longlens.tasks.progress import Progress
 from longlens.tasks.spec import SPLITS, Spec
 from longlens.tasks.writer import Writer
+from longlens.untrusted import parse_json
 
 LRA = Remote(  # nobody published a checksum; the manifest records the one that was found
     "https://storage.googleapis.com/long-range-arena/lra_release.gz", "lra_release.gz", None, None
@@ -216,22 +216,13 @@ def _read_corpus(job: Job) -> tuple[dict[str, tuple[str, bytes]], list[tuple[str
     for name, file in wanted:
         for number, line in enumerate(file, start=1):
             where = f"{name}, line {number}"
-            try:
-                if name.endswith(".jsonl"):
-                    row = json.loads(line)
-                    documents[str(row["id"])] = (str(row["title"]), str(row["text"]).encode())
-                else:
-                    citing, cited = line.decode().rstrip("\r\n").split("\t")
-                    citations.add((citing, cited))
-            except (ValueError, KeyError, TypeError):
-                raise DataError(
-                    f"{where}: expected "
-                    + (
-                        "a JSON object with id, title and text"
-                        if name.endswith(".jsonl")
-                        else "two document ids with a tab between them"
-                    )
-                ) from None
+            if name.endswith(".jsonl"):
+                key, document = _read_document(line, where)
+                if key in documents:
+                    raise DataError(f"{where}: the id {key!r} was used before")
+                documents[key] = document
+            else:
+                citations.add(_read_citation(line, where))
     if not documents or not citations:
         raise DataError(
             f"{job.need_source().path} needs a .jsonl file (id, title, text) and citations.tsv"
@@ -239,6 +230,26 @@ def _read_corpus(job: Job) -> tuple[dict[str, tuple[str, bytes]], list[tuple[str
     documents = {key: document for key, document in sorted(documents.items()) if document[1]}
     known = [pair for pair in sorted(citations) if pair[0] in documents and pair[1] in documents]
     return documents, [pair for pair in known if pair[0] != pair[1]]
+
+
+def _read_document(line: bytes, where: str) -> tuple[str, tuple[str, bytes]]:
+    """Id, title and text out of a line of JSON."""
+    try:
+        row = parse_json(line)
+        key, title, text = row["id"], row["title"], row["text"]
+        if type(key) not in (str, int) or not isinstance(title, str):
+            raise TypeError
+        return str(key), (title, text.encode())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{where}: expected a JSON object with id, title and text") from None
+
+
+def _read_citation(line: bytes, where: str) -> tuple[str, str]:
+    try:
+        citing, cited = line.decode().rstrip("\r\n").split("\t")
+    except ValueError:
+        raise DataError(f"{where}: expected two document ids with a tab between them") from None
+    return citing, cited
 
 
 def _groups(documents: dict[str, tuple[str, bytes]], max_length: int) -> list[list[str]]:

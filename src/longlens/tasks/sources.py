@@ -1,16 +1,20 @@
 """Reading what the user has: a folder, a file, or an archive that is never unpacked to the disk.
 
-Archives are read as streams. No member is ever written anywhere, and an archive that holds a path
-outside itself or a link is refused as a whole, since no official one does.
+Archives are read as streams. No member is ever written anywhere. An archive is refused as a whole
+where it holds a path outside itself, a link or a name twice, where it ends early or goes on after
+its end, and where it expands to far more than official ones do.
 """
 
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import hashlib
+import io
 import lzma
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -19,9 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
+from longlens.files import sha256_file
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote, check_file
-from longlens.tasks.files import sha256_file
+from longlens.tasks.files import human_bytes
 
 _OPENERS: dict[str, Callable[[Any], Any]] = {
     ".gz": lambda file: gzip.GzipFile(fileobj=file),
@@ -35,8 +40,17 @@ _DAMAGE = (
     lzma.LZMAError,
     zlib.error,
     gzip.BadGzipFile,
+    # zipfile's, for damage that looks like an encrypted or an unknown kind of archive
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    OverflowError,
+    UnicodeDecodeError,
 )
 Wanted = Callable[[str], bool]
+# How far files may expand: texts shrink to a fifth, pictures of a few lines to a thirtieth.
+MOST_TIMES = 100
+ALWAYS_ALLOWED = 1 << 28  # bytes
 
 
 def plain_name(name: str) -> str:
@@ -54,17 +68,20 @@ def damage_named(path: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        raise DataError(
-            f"{path} is truncated or damaged ({error or type(error).__name__})"
-        ) from None
+        words = str(error) or type(error).__name__
+        raise DataError(f"{path} is truncated or damaged ({words})") from None
     except OSError as error:
-        if error.errno is None:  # bz2 reports damage this way
+        if error.errno in (None, errno.EINVAL):  # bz2's and a seek to where nothing can be
             raise DataError(f"{path} is truncated or damaged ({error})") from None
         raise
 
 
-def _check_member(archive: Path, name: str) -> None:
+def _check_member(archive: Path, name: str, before: set[str]) -> None:
+    """Refuse a member that lies outside the archive, or that has the name of one ``before`` it."""
     path = PurePosixPath(name.replace("\\", "/"))
+    if str(path) in before and not name.endswith("/"):
+        raise DataError(f"{archive} is refused: it holds {name!r} twice")
+    before.add(str(path))
     if path.is_absolute() or ".." in path.parts or (path.parts and ":" in path.parts[0]):
         raise DataError(f"{archive} is refused: its member {name!r} points outside the archive")
 
@@ -72,8 +89,50 @@ def _check_member(archive: Path, name: str) -> None:
 def _is_tar(path: Path) -> bool:
     try:
         return tarfile.is_tarfile(path)
-    except _DAMAGE:  # a truncated archive still begins like one
+    except Exception:  # a damaged archive may still begin like one; reading it says what is wrong
         return ".tar" in path.name or path.suffix == ".tgz"
+
+
+class _Checked(io.RawIOBase):
+    """A stream of decompressed bytes that names its file in every error and expands only so far.
+
+    Attributes:
+        count: bytes read so far.
+        content_end: bytes up to the last one that is not zero.
+    """
+
+    def __init__(self, file: IO[bytes], path: Path, limit: int) -> None:
+        self.file, self.path, self.limit = file, path, limit
+        self.count = self.content_end = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with damage_named(self.path):
+            data = self.file.read(len(buffer))
+        if stripped := len(data.rstrip(b"\0")):
+            self.content_end = self.count + stripped
+        self.count += len(data)
+        if self.count > self.limit:
+            raise DataError(
+                f"{self.path} is refused: it expands to more than {human_bytes(self.limit)}"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _buffered(file: IO[bytes], path: Path) -> tuple[_Checked, io.BufferedReader]:
+    """Check what is read from ``file``, which decompresses (a part of) ``path``."""
+    limit = max(ALWAYS_ALLOWED, MOST_TIMES * path.stat().st_size)
+    checked = _Checked(file, path, limit)
+    return checked, io.BufferedReader(checked, 1 << 18)
+
+
+def _read_to_end(file: IO[bytes]) -> None:
+    """Read what nobody wanted, up to the end, where formats keep their checksums."""
+    while file.read(1 << 20):
+        pass
 
 
 class Source:
@@ -116,10 +175,13 @@ class Source:
                     yield from self._stream_zip(root, wanted)
                 elif _is_tar(root):
                     yield from self._stream_tar(root, wanted)
+                elif root.suffix == ".zip":
+                    raise DataError(f"{root} is truncated or damaged (it is no whole zip file)")
                 elif wanted(plain_name(root.name)):
                     self._note(root)
                     with _open_plain(root) as file:
                         yield plain_name(root.name), file
+                        _read_to_end(file)
 
     def _note(self, path: Path) -> None:
         self._used.setdefault(path, {"name": path.name, "bytes": path.stat().st_size})
@@ -131,42 +193,58 @@ class Source:
                 self._note(path)
                 with damage_named(path), _open_plain(path) as file:
                     yield name, file
+                    _read_to_end(file)
 
     def _stream_zip(self, path: Path, wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
         self._note(path)
         with zipfile.ZipFile(path) as archive:
+            names: set[str] = set()
             for info in archive.infolist():
-                _check_member(path, info.filename)
+                _check_member(path, info.filename, names)
                 if stat.S_ISLNK(info.external_attr >> 16):
                     raise DataError(f"{path} is refused: its member {info.filename!r} is a link")
             for info in archive.infolist():
                 if not info.is_dir() and wanted(plain_name(info.filename)):
-                    with archive.open(info) as file:
-                        yield plain_name(info.filename), _decompressed(info.filename, file)
+                    with archive.open(info) as raw:
+                        _, file = _buffered(_decompressed(info.filename, raw), path)
+                        yield plain_name(info.filename), file
+                        _read_to_end(file)
+                        _read_to_end(raw)
 
     def _stream_tar(self, path: Path, wanted: Wanted) -> Iterator[tuple[str, IO[bytes]]]:
         self._note(path)
-        with _open_plain(path, by_content=True) as raw:
+        with _open_plain(path, by_content=True) as opened:
+            checked, raw = _buffered(opened, path)
+            names: set[str] = set()
+            end = 0
             with tarfile.open(fileobj=raw, mode="r|") as archive:
                 for member in archive:
-                    _check_member(path, member.name)
+                    _check_member(path, member.name, names)
+                    end = member.offset_data + -(-member.size // 512) * 512
                     if member.isdir():
                         continue
-                    if not member.isfile():
+                    if not member.isfile() or member.issparse():
                         raise DataError(
                             f"{path} is refused: its member {member.name!r} is a link or a device"
                         )
                     if wanted(plain_name(member.name)):
-                        file = cast(IO[bytes], archive.extractfile(member))
-                        yield plain_name(member.name), _decompressed(member.name, file)
-            while raw.read(1 << 20):  # to the end, where the compression keeps its checksum
-                pass
+                        content = cast(IO[bytes], archive.extractfile(member))
+                        _, file = _buffered(_decompressed(member.name, content), path)
+                        yield plain_name(member.name), file
+                        _read_to_end(file)
+            _read_to_end(raw)
+            # Python takes the end of a tar file, and any damaged header, for the end of the
+            # archive. The real one is a block of zeros with nothing behind it.
+            if checked.count < end + 512 or checked.content_end > end:
+                raise DataError(f"{path} is truncated or damaged (after byte {end} of the archive)")
 
     def collect(self, *filenames: str) -> dict[str, bytes]:
         """Return the content of those of ``filenames`` that exist, in whatever folder."""
         found: dict[str, bytes] = {}
-        for name, file in self.stream(lambda name: PurePosixPath(name).name in filenames):
-            found.setdefault(PurePosixPath(name).name, file.read())
+        for path, file in self.stream(lambda name: PurePosixPath(name).name in filenames):
+            name, content = PurePosixPath(path).name, file.read()
+            if found.setdefault(name, content) != content:
+                raise DataError(f"{self.path} holds two different files {name}; give one of them")
         return found
 
     def records(self) -> list[dict[str, Any]]:
@@ -195,5 +273,4 @@ def _open_plain(path: Path, by_content: bool = False) -> Iterator[IO[bytes]]:
             kinds = ((b"\x1f\x8b", ".gz"), (b"\xfd7zXZ\x00", ".xz"), (b"BZh", ".bz2"))
             name = next((suffix for start, suffix in kinds if magic.startswith(start)), "")
             name = f"archive{name}"
-        with _decompressed(name, raw) as file:
-            yield file
+        yield _buffered(_decompressed(name, raw), path)[1]

@@ -7,7 +7,6 @@ other way is available by name, ``validation_from="test"``, and never by default
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -19,6 +18,7 @@ from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote
 from longlens.tasks.order import permutation
 from longlens.tasks.spec import Spec
+from longlens.untrusted import parse_json
 
 IMDB = Remote(
     "https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
@@ -66,20 +66,24 @@ def _read(job: Job) -> dict[str, list[Review]]:
 
     for name, file in job.need_source().stream(wanted):
         if match := _FILE.match(name):
-            reviews[match[1]].append((file.read(), int(match[2] == "pos")))
+            if not (text := file.read()):
+                raise DataError(f"{name} is empty")
+            reviews[match[1]].append((text, int(match[2] == "pos")))
             continue
         split = PurePosixPath(name).stem
         for number, line in enumerate(file, start=1):
             try:
-                row = json.loads(line)
-                text, label = row["text"], row["label"]
-            except (ValueError, KeyError, TypeError):
+                row = parse_json(line)
+                text, label = row["text"].encode(), row["label"]
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise DataError(
-                    f"{name}, line {number}: not a JSON object with label and text"
+                    f"{name}, line {number}: not a JSON object with label and a text"
                 ) from None
-            if label not in (0, 1) or not isinstance(text, str):
-                raise DataError(f"{name}, line {number}: label must be 0 or 1 and text a string")
-            reviews[split].append((text.encode(), int(label)))
+            if type(label) is not int or label not in (0, 1) or not text:
+                raise DataError(
+                    f"{name}, line {number}: label must be 0 or 1, and text must not be empty"
+                )
+            reviews[split].append((text, label))
     return {split: sorted(rows) for split, rows in reviews.items()}
 
 

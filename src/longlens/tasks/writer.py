@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from longlens.files import PARTIAL, make_folder, rename_folder, sha256_file
 from longlens.tasks.cache import FORMAT
 from longlens.tasks.errors import DataError
-from longlens.tasks.files import fsync_folder, save_array, sha256_file
+from longlens.tasks.files import save_array
 from longlens.tasks.manifest import ArrayEntry, FileEntry, Manifest
 from longlens.tasks.spec import SPLITS, Spec
 
@@ -41,17 +42,24 @@ class Writer:
     """
 
     def __init__(
-        self, folder: Path, name: str, version: int, options: dict[str, Any], fresh: bool = False
+        self,
+        folder: Path,
+        name: str,
+        version: int,
+        options: dict[str, Any],
+        *,
+        fresh: bool = False,
+        partial: Path | None = None,
     ) -> None:
         self.folder = folder
-        self.partial = folder.with_name(folder.name + ".partial")
+        self.partial = partial or folder.with_name(folder.name + PARTIAL)
         self.name, self.version, self.options = name, version, options
         self.notes: list[str] = []
         self._blocks: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
         self._header = {"format": FORMAT, "name": name, "version": version, "options": options}
         if fresh:  # blocks of another source could be left over; only generated ones are reused
             self.discard()
-        self.partial.mkdir(parents=True, exist_ok=True)
+        make_folder(self.partial)
         self._recover()
 
     def _recover(self) -> None:
@@ -156,8 +164,7 @@ class Writer:
         (self.partial / JOURNAL).unlink()
         if self.folder.exists():
             raise DataError(f"{self.folder} appeared while it was being prepared")
-        self.partial.rename(self.folder)
-        fsync_folder(self.folder.parent)
+        rename_folder(self.partial, self.folder)
         return manifest
 
     def discard(self) -> None:

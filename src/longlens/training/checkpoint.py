@@ -2,32 +2,33 @@
 
 ``checkpoints/step-00000120/`` holds ``state.safetensors`` (weights, moments, averages, sums that
 are not yet logged) and ``state.json`` (counters, what the run was started with, the sha256 of the
-tensors). Everything random is a pure function of (seed, step), so no generator's state is kept.
+tensors and of itself). Everything random is a pure function of (seed, step), so no generator's
+state is kept.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from longlens.training.files import (
+from longlens.files import (
     PARTIAL,
+    finite,
     folder_in_place,
     remove_folder,
-    to_json,
+    seal,
+    sha256_file,
+    unseal,
     write_file,
 )
 from longlens.weights import read_tensors, write_tensors
 
-FORMAT = 1
+FORMAT = 2
 TENSORS, FACTS = "state.safetensors", "state.json"
 MOMENTS = ("exp_avg/", "exp_avg_sq/")
 
@@ -42,17 +43,8 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
-
-
-class _Hashing:
-    """A file that hashes what is written to it."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.hash = file, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        return self.file.write(data)
+    damaged: tuple[str, ...] = ()
+    """Newer checkpoints that could not be used, and why."""
 
 
 def save(
@@ -65,6 +57,8 @@ def save(
     small: bool = False,
 ) -> Path:
     """Write the checkpoint of ``step`` under ``folder`` and delete all but the last ``keep``.
+
+    Checkpoints of later steps are deleted, too: this run went on from before them.
 
     Args:
         folder: the run's ``checkpoints`` folder.
@@ -86,17 +80,13 @@ def save(
             for name, tensor in tensors.items()
         }
     with folder_in_place(target) as temporary:
-        with (temporary / TENSORS).open("wb") as file:
-            hashing = _Hashing(file)
-            write_tensors(hashing, tensors)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        complete = {
-            "format": FORMAT, "step": step, "sha256": hashing.hash.hexdigest(), "small": small,
-        } | dict(facts)  # fmt: skip
-        write_file(temporary / FACTS, to_json(complete))
-    for old in _found(folder)[:-keep]:
-        remove_folder(old)
+        _, sha256 = write_file(temporary / TENSORS, lambda file: write_tensors(file, tensors))
+        complete = {"format": FORMAT, "step": step, "sha256": sha256, "small": small, **facts}
+        write_file(temporary / FACTS, seal(finite(complete)))
+    there = _found(folder)
+    last = there.index(target) + 1
+    for other in (*there[: max(0, last - keep)], *there[last:]):
+        remove_folder(other)
     return target
 
 
@@ -107,32 +97,41 @@ def _found(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("step-*") if not p.name.endswith(PARTIAL))
 
 
-def load(folder: Path) -> Checkpoint | None:
+def load(folder: Path, curve_bytes: int | None = None) -> Checkpoint | None:
     """Read the newest checkpoint under ``folder`` that is whole; None if there is none at all.
+
+    Args:
+        folder: the run's ``checkpoints`` folder.
+        curve_bytes: length of the curves; a checkpoint that knew more of them cannot be used.
 
     Raises:
         CheckpointError: there are checkpoints, but every one of them is damaged.
     """
-    problems = []
+    problems: list[str] = []
     for path in reversed(_found(folder)):
         try:
-            return _read(path)
-        except (OSError, ValueError, KeyError) as error:
-            problems.append(f"{path}: {error}")
+            found = _read(path)
+            known = found.facts.get("curve_bytes", 0)
+            if curve_bytes is not None and known > curve_bytes:
+                raise CheckpointError(f"the curves had {known} bytes then, and have {curve_bytes}")
+            return replace(found, damaged=tuple(problems))
+        except Exception as error:  # whatever is damaged, the one before may be whole
+            problems.append(f"{path}: {error or type(error).__name__}")
     if problems:
         raise CheckpointError("no checkpoint can be read; " + "; ".join(problems))
     return None
 
 
 def _read(path: Path) -> Checkpoint:
-    facts = json.loads((path / FACTS).read_text())
+    try:
+        facts = unseal((path / FACTS).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{FACTS} is damaged ({error})") from None
     if facts["format"] != FORMAT:
         raise CheckpointError(f"has format {facts['format']}, this version reads {FORMAT}")
+    if sha256_file(path / TENSORS) != facts["sha256"]:
+        raise CheckpointError(f"{TENSORS} is damaged: its sha256 is not the one written")
     with (path / TENSORS).open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != facts["sha256"]:
-            raise CheckpointError(f"{TENSORS} is damaged: its sha256 is not the one written")
-        file.seek(0)
         tensors = read_tensors(file)
     for name, tensor in tensors.items():
         if name.startswith(MOMENTS) and tensor.dtype == torch.bfloat16:

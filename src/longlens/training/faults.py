@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -93,17 +92,3 @@ def largest_that_fits(rows: int, attempt: Callable[[int], None]) -> int:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         size = -(-size // 2)
-
-
-@contextmanager
-def disk_faults_named(what: str) -> Iterator[None]:
-    """Turn a full disk into a message that says what is safe and what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise TrainingError(
-                f"the disk is full: {what} could not be written; the checkpoints before it are "
-                "whole: make room and give the same command again"
-            ) from error
-        raise

@@ -26,7 +26,6 @@ from longlens.training.faults import (
     Signals,
     Stopped,
     TrainingError,
-    disk_faults_named,
     out_of_memory,
     out_of_memory_message,
 )
@@ -36,7 +35,7 @@ from longlens.training.optim import Schedule, warmup_steps
 from longlens.training.options import TrainOptions
 from longlens.training.progress import Meter, Progress
 from longlens.training.randomness import key, seed_everything
-from longlens.training.records import CHECKPOINTS, Record
+from longlens.training.records import CHECKPOINTS, CURVES, Record
 from longlens.training.rehearse import choose_micro_batch, choose_steps
 from longlens.training.resume import check_same_run
 from longlens.weights import save_tensors
@@ -124,7 +123,10 @@ class Trainer:
 
     def _resume(self) -> bool:
         """Go on from the last checkpoint, if there is one; refuse one of another run."""
-        saved = checkpoint.load(self.folder / CHECKPOINTS)
+        curves = self.folder / CURVES
+        saved = checkpoint.load(
+            self.folder / CHECKPOINTS, curves.stat().st_size if curves.exists() else 0
+        )
         if saved is None:
             if self.options.resume == "require":
                 raise TrainingError(f"resume is require, but {self.folder} has no checkpoint")
@@ -137,12 +139,15 @@ class Trainer:
         if self.record is not None:
             if changed:
                 print(f"note: going on although {changed}", file=sys.stderr)
+            for problem in saved.damaged:
+                print(f"note: going on from an older checkpoint: {problem}", file=sys.stderr)
             self.record.cut_curves(saved.facts["curve_bytes"])
             self.record.event(
                 "resume",
                 step=saved.facts["step"],
                 commit=self.provenance.get("commit"),
                 **({"changed": changed} if changed else {}),
+                **({"damaged": list(saved.damaged)} if saved.damaged else {}),
             )
         self._take(saved)
         self._saved = self.state.step
@@ -258,8 +263,7 @@ class Trainer:
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.record is not None:
-            with disk_faults_named("the curve"):
-                self.record.curve(line)
+            self.record.curve(line)
         self.progress.show(line)
 
     def _event(self, kind: str, **details: Any) -> None:
@@ -292,8 +296,7 @@ class Trainer:
         rank = "" if self.ranks.world_size == 1 else f"-rank-{self.ranks.rank}"
         path = self.folder / f"nonfinite-step-{step}{rank}.safetensors"
         tensors = {k: v for k, v in examples.tensors().items() if v is not None}
-        with disk_faults_named("the batch"):
-            save_tensors(path, {**tensors, "index": batch.index})
+        save_tensors(path, {**tensors, "index": batch.index})
         return path
 
     def _roll_back(self, bad: int, found: str) -> None:
@@ -366,19 +369,18 @@ class Trainer:
             tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
         state.seconds = time.perf_counter() - self._began
         if self.record is not None:
-            with disk_faults_named(f"the checkpoint of step {state.step}"):
-                facts = {
-                    "state": asdict(state),
-                    "identity": options.identity(),
-                    "data": self.job.data,
-                    "provenance": dict(self.provenance),
-                    "world_size": self.ranks.world_size,
-                    "curve_bytes": self.record.curve_bytes(),
-                }
-                checkpoint.save(
-                    self.record.checkpoints, state.step, tensors, facts,
-                    keep=options.keep_checkpoints, small=options.small_checkpoints,
-                )  # fmt: skip
+            facts = {
+                "state": asdict(state),
+                "identity": options.identity(),
+                "data": self.job.data,
+                "provenance": dict(self.provenance),
+                "world_size": self.ranks.world_size,
+                "curve_bytes": self.record.curve_bytes(),
+            }
+            checkpoint.save(
+                self.record.checkpoints, state.step, tensors, facts,
+                keep=options.keep_checkpoints, small=options.small_checkpoints,
+            )  # fmt: skip
         self._saved = state.step
         self._last_checkpoint = time.perf_counter()
 

@@ -69,13 +69,13 @@ class TrainOptions:
     """How images are read: as numbers (a linear map, as in S4 and LaS) or as tokens (an embedding
     of each brightness); auto: numbers, unless the protocol hides tokens."""
     norm: str = "layer"
-    """One of layer, rms and batch."""
+    """One of layer, rms, scale and batch."""
     prenorm: bool = True
     """Normalise before the mixer (and at the end), else after the residual sum."""
     residual: str = "float32"
     """The sum through all blocks, in bfloat16 training: float32, or autocast (bfloat16; faster)."""
     feedforward: str = "mlp"
-    """One of mlp, glu and none, after every mixer."""
+    """One of mlp, silu (an mlp with SiLU), glu and none, after every mixer."""
     expansion: float = 2.0
     """Hidden width of the feed-forward part, in multiples of D."""
     dropout: float = 0.0

@@ -17,7 +17,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longlens.training.files import finite, replace_file, to_json
+from longlens.files import (
+    disk_faults_named,
+    finite,
+    make_folder,
+    replace_file,
+    sync_folder,
+    to_json,
+)
 
 SCHEMA = 1
 RECORD, CURVES, CHECKPOINTS = "record.json", "curves.jsonl", "checkpoints"
@@ -45,14 +52,15 @@ class Record:
     """
 
     def __init__(self, folder: Path, tensorboard: bool = False) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         self.folder = folder
         self.checkpoints = folder / CHECKPOINTS
         path = folder / RECORD
         self.values: dict[str, Any] = (
             read_record(folder) if path.exists() else {"schema": SCHEMA, "name": folder.name}
         )
-        self._curves = (folder / CURVES).open("ab")
+        # without a buffer: a line that a full disk refused is not tried again when it is closed
+        self._curves = (folder / CURVES).open("ab", buffering=0)
         self._board = _open_board(folder) if tensorboard else None
 
     def update(self, **values: Any) -> None:
@@ -67,8 +75,10 @@ class Record:
 
     def curve(self, line: Mapping[str, Any]) -> None:
         """Append a line to the curves."""
-        self._curves.write((json.dumps(finite(line), allow_nan=False) + "\n").encode())
-        self._curves.flush()
+        rest = memoryview((json.dumps(finite(line), allow_nan=False) + "\n").encode())
+        with disk_faults_named(self.folder / CURVES):
+            while rest:  # a disk that is almost full takes a part
+                rest = rest[self._curves.write(rest) :]
         if self._board is not None:
             for key, value in line.items():
                 if isinstance(value, float):
@@ -76,6 +86,7 @@ class Record:
 
     def curve_bytes(self) -> int:
         """The curves' length, after all of it is on the disk."""
+        sync_folder(self.folder)
         os.fsync(self._curves.fileno())
         return self._curves.tell()
 

@@ -35,7 +35,7 @@ from functools import partial
 from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, cross, published_numbers
-from longlens.experiments.catalog.recipes import mega, s4
+from longlens.experiments.catalog.recipes import MEGA_NOTES, S4_NOTES, mega, s4
 from longlens.experiments.catalog.table9 import NOTES, attention
 from longlens.experiments.catalog.tasks import DATA_NOTES, LRA
 from longlens.experiments.cells import Cell
@@ -84,8 +84,9 @@ EXPERIMENT = Experiment(
         *DATA_NOTES,
         "Published numbers of all rows but LaS, LaS-chunk and MEGA-chunk come from earlier "
         "literature; their training differs from ours. Here Transformer (learned positions) to "
-        "Luna-256, Softmax, RoPE, L and S train as Table 9 says, S4 to LongConvs by S4's recipe, "
-        "MEGA by its own.",
+        "Luna-256, Softmax, RoPE, L and S train as Table 9 says.",
+        *S4_NOTES,
+        *MEGA_NOTES,
         "Avg. is the mean over 5 tasks where Path-X is missing, else over 6. Speed and memory "
         "are relative to XFM on Text at 4,096 bytes.",
         "Path-X has no line in Table 9: Pathfinder's is used with batches of 16 for 50 epochs.",

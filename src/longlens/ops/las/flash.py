@@ -23,8 +23,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longlens.ops.las.operands import operator_ready
+
 aten = torch.ops.aten
 FLASH, TILE, BAND = range(3)
+WIDEST_FLASH = 256  # columns of a head that CUDA's flash operator takes
 
 
 class Part(NamedTuple):
@@ -56,16 +59,26 @@ def key_bias(mask: Tensor, query: Tensor) -> Tensor:
     return row.expand(N, M, query.shape[2], S)
 
 
+def _flash_takes(q: Tensor) -> bool:
+    """Whether CUDA's flash operator serves such tensors; the memory-efficient one serves all."""
+    return (
+        q.dtype in (torch.float16, torch.bfloat16)
+        and q.shape[-1] <= WIDEST_FLASH
+        and torch.cuda.get_device_properties(q.device).major >= 8
+    )
+
+
 def flash_forward(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Attention on (N, M, n, D) and its log-sum-exp (N, M, n). Causal calls must be square."""
     assert k.shape[2] > 0, "the CPU operator dies on an empty key sequence"
+    q, k, v = (operator_ready(t) for t in (q, k, v))
     if q.device.type == "cpu":
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal, attn_mask=bias, scale=scale
         )
-    elif bias is None and q.dtype in (torch.float16, torch.bfloat16):
+    elif bias is None and _flash_takes(q):
         out, lse, *_ = aten._scaled_dot_product_flash_attention(
             q, k, v, 0.0, causal, False, scale=scale
         )
@@ -89,11 +102,12 @@ def flash_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, given an output and log-sum-exp that may cover further keys."""
+    grad, q, k, v, out = (operator_ready(t) for t in (grad, q, k, v, out))
     if q.device.type == "cpu":
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, q, k, v, out, lse.contiguous(), 0.0, causal, attn_mask=bias, scale=scale
         )
-    elif bias is None and q.dtype in (torch.float16, torch.bfloat16):
+    elif bias is None and _flash_takes(q):
         n, s = q.shape[2], k.shape[2]
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # only dropout would read it
         grads = aten._scaled_dot_product_flash_attention_backward(
@@ -182,11 +196,11 @@ def _part_backward(
         return [d_raw @ k, d_raw.transpose(-2, -1) @ q, d_v, d_decay]
     (q, k, v), bias = _fused_inputs(part, tensors)
     grads = flash_backward(
-        grad.flatten(0, 1).contiguous(),
+        grad.flatten(0, 1),
         q,
         k,
         v,
-        out.flatten(0, 1).contiguous(),
+        out.flatten(0, 1),
         lse.flatten(0, 1),
         part.causal,
         bias,

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from longlens.ops.las.decay import FOLD_RANGE
 from longlens.ops.las.fused import folded_inputs, split_heads
 from longlens.ops.las.merged import merged_attention, one_call
+from longlens.ops.las.operands import separate_rows
 from longlens.ops.las.parts import Parts, fold_square
 from longlens.ops.las.reference import reference
 from longlens.ops.las.row import row_attention
@@ -232,6 +233,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         return one_call(q, k, v, mask=None if mask is None else mask[:, 0, 0], **options)
     if q.shape[1] != k.shape[1]:  # as a branch, since a compiler may hold the comparison symbolic
         options["enable_gqa"] = True
+    q, k, v = separate_rows(q), separate_rows(k), separate_rows(v)
     out = F.scaled_dot_product_attention(q, k, v, **options)
     if out.is_cuda and out.requires_grad:
         if torch.compiler.is_compiling():

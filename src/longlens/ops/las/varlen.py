@@ -66,7 +66,7 @@ def las_attention_varlen(
     smoothing = check_reading(window, smoothing, edge, is_causal, chunk, scale, alpha_max)
     T = query.shape[0]
     token = torch.arange(T, device=query.device)
-    bounds = cu_seqlens.to(torch.int32)
+    bounds = cu_seqlens.to(torch.int32).contiguous()
     sequence = torch.searchsorted(bounds, token, right=True) - 1
     starts, stops = bounds[sequence], bounds[sequence + 1]
     refusal = why_not(query.device, query.dtype, max(query.shape[2], value.shape[2]))

@@ -42,7 +42,9 @@ def _scan(job: Job, folder: str) -> dict[str, int]:
                 raise DataError(
                     f"{name}: a line of another layout than the published one: {line!r}"
                 )
-            rows[f"{prefix}{folder}/{columns[0]}/{columns[1]}"] = int(columns[3])
+            image, label = f"{prefix}{folder}/{columns[0]}/{columns[1]}", int(columns[3])
+            if rows.setdefault(image, label) != label:
+                raise DataError(f"{name}: {image} is listed with both labels")
     if not labels:
         raise DataError(
             f"{job.need_source().path} holds no {folder}/metadata/*.npy; give what "

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
-from longlens.ops.las.triton.prologue_op import dense_rows, empty_as, strides
+from longlens.ops.las.operands import dense_rows, dense_sides
+from longlens.ops.las.triton.prologue_op import empty_as, strides
 from longlens.ops.launching import next_power_of_2, on_device, watched
 
 
@@ -125,6 +126,7 @@ def _forward(
     out = _like(q, v.shape[3])
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
+    alpha, mask, bounds = dense_sides(alpha, mask, bounds)
     plain = _plain(causal, lag, alpha, mask, bounds)
     blocks = _blocks("forward", q, v, plain)
     settings = _settings(q, v, alpha, mask, bounds, causal, blocks)
@@ -149,6 +151,7 @@ def _backward(
 
     dq, dk, dv = _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3])
     q, k, v, grad = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(grad)
+    alpha, mask, bounds = dense_sides(alpha, mask, bounds)
     grad_lse = grad_lse.contiguous()
     heads, n = q.shape[1], q.shape[2]
     delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)

@@ -24,6 +24,7 @@ from longlens.ops.las.triton.forward import (
     decay,
     key_ranges,
     load_rows,
+    place,
     scaled_rows,
     sequence,
     tile_scores,
@@ -42,7 +43,7 @@ def delta_kernel(
 
     The last turns each weight of such a row into exp2(s - inf) = 0.
     """
-    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
+    h, b = place(tl.program_id(1), heads)
     i = tl.program_id(0) * BM + tl.arange(0, BM)
     dv = tl.arange(0, BDV)
     o = load_rows(out + b * o_b + h * o_h, i, o_l, L, dv, DV, BDV, True).to(tl.float32)
@@ -99,7 +100,7 @@ def query_kernel(
     the exact Σ p·dp instead, by a correction at the end.
     """
     block = tl.num_programs(0) - 1 - tl.program_id(0)
-    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
+    h, b = place(tl.program_id(1), heads)
     start, L, S = sequence(cu, b, L, S, VARLEN)
     if block * BM < L:
         if VARLEN:
@@ -218,7 +219,7 @@ def key_kernel(
 ):  # fmt: skip
     """Write dk and dv; all query heads of a group are summed here."""
     block = tl.program_id(0)
-    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
+    h, b = place(tl.program_id(1), heads)
     start, L, S = sequence(cu, b, L, S, VARLEN)
     if block * BN < S:
         if VARLEN:

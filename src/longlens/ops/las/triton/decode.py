@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from longlens.ops.las.triton.forward import LOG2_E, load_rows
+from longlens.ops.las.triton.forward import LOG2_E, load_rows, place
 
 
 @triton.jit(do_not_specialize=["n", "stretch", "kv_heads", "mask_b"])
@@ -25,7 +25,7 @@ def stretch_kernel(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The newest of n tokens attends to a stretch of keys; results (B·Hkv, stretches, GROUP, ·)."""
-    h, b = tl.program_id(1) % kv_heads, (tl.program_id(1) // kv_heads).to(tl.int64)
+    h, b = place(tl.program_id(1), kv_heads)
     g, d, dv = tl.arange(0, BG), tl.arange(0, BD), tl.arange(0, BDV)
     rows = load_rows(q + b * q_b + h * GROUP * q_h, g, q_h, GROUP, d, D, BD, True)
     k += b * k_b + h * k_h

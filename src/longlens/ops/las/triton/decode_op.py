@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlens.ops.las.triton.prologue_op import dense_rows
+from longlens.ops.las.operands import dense_rows, dense_sides
 from longlens.ops.launching import next_power_of_2, on_device
 
 KEYS = 64  # of a tile
@@ -44,6 +44,7 @@ def decode_attention(
     kv_heads, n, width = k.shape[1], k.shape[2], v.shape[3]
     group = heads // kv_heads
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
+    alpha, mask = dense_sides(alpha, mask)
     processors = 1
     if q.is_cuda:
         processors = torch.cuda.get_device_properties(q.device).multi_processor_count

@@ -39,6 +39,12 @@ def load_rows(base, i, stride, limit, d, D: tl.constexpr, BD: tl.constexpr, CHEC
 
 
 @triton.jit
+def place(program, heads):
+    """Head and sequence of a program, wide enough to be multiplied by any stride."""
+    return (program % heads).to(tl.int64), (program // heads).to(tl.int64)
+
+
+@triton.jit
 def sequence(cu, b, L, S, VARLEN: tl.constexpr):
     """Where this sequence's rows start, and how many queries and keys it has."""
     if VARLEN:
@@ -147,7 +153,7 @@ def forward_kernel(
 ):  # fmt: skip
     """Write out (B, H, L, DV) and its natural log-sum-exp; a row without keys gets 0 and -inf."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest causal rows come first
-    h, b = tl.program_id(1) % heads, (tl.program_id(1) // heads).to(tl.int64)
+    h, b = place(tl.program_id(1), heads)
     start, L, S = sequence(cu, b, L, S, VARLEN)
     if block * BM < L:
         if VARLEN:

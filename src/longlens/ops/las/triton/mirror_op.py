@@ -15,7 +15,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
 from longlens.ops.las.flash import flash_backward, flash_forward
-from longlens.ops.las.triton.prologue_op import dense_rows, empty_as, strides
+from longlens.ops.las.operands import dense_rows
+from longlens.ops.las.triton.prologue_op import empty_as, strides
 from longlens.ops.launching import next_power_of_2, on_device, watched
 
 aten = torch.ops.aten
@@ -79,7 +80,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Sa
     B, H, n, D = q.shape
     out = empty_as(q, [B, H, n, D])
     lse = q.new_empty(B, H, n, dtype=torch.float32)
-    q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
+    q, k, v, alpha = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(alpha)
     q2, k2, v2 = (q.new_empty(2 * B, H, n, D) for _ in range(3))
     grid, settings = _launch(q)
     half = q2.numel() // 2
@@ -106,7 +107,7 @@ def _backward(
     B, H, n, D = q.shape
     dq, dk, dv = (empty_as(t, [B, H, n, D]) for t in (q, k, v))
     rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
-    q, k, grad = dense_rows(q), dense_rows(k), dense_rows(grad)
+    q, k, grad, alpha = dense_rows(q), dense_rows(k), dense_rows(grad), dense_rows(alpha)
     grad2, out2 = torch.empty_like(q2), torch.empty_like(q2)
     lse2 = lse.new_empty(2 * B, H, n)
     grid, settings = _launch(q)

@@ -107,7 +107,7 @@ def prologue_forward(
     VARLEN: tl.constexpr,
 ):  # fmt: skip
     """Scale, rotate and pool. k_heads counts the heads that are written, group per head read."""
-    head, b = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    head, b = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
     i = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     distance = i.to(tl.float32) - centre
@@ -179,8 +179,9 @@ def prologue_backward(
     VARLEN: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, k and v from those of the outputs. k_heads counts the heads of k itself."""
-    head, block, b = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    i = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    head, b = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
+    block = tl.program_id(1).to(tl.int64)
+    i = block * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     distance = i.to(tl.float32) - centre
     partial = rate_gradients + (b * tl.num_programs(1) + block) * (q_heads + k_heads * group)

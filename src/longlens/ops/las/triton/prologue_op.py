@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from longlens.ops.las.operands import dense_rows, dense_sides
 from longlens.ops.launching import next_power_of_2, on_device
 
 WIDEST_WINDOW = 64  # beyond it, doubling in torch reads less than one load per window position
@@ -36,11 +37,6 @@ def _split(tensors: list[Tensor], plan: Plan) -> list[Tensor]:
     if len(tensors) == 1 and plan.q_heads:
         return list(tensors[0].split([plan.q_heads, plan.k_heads, plan.v_heads], dim=1))
     return tensors
-
-
-def dense_rows(x: Tensor) -> Tensor:
-    """Kernels read whole rows: the last dimension must be contiguous."""
-    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
 
 
 def empty_as(like: Tensor, shape: list[int]) -> Tensor:
@@ -109,6 +105,9 @@ def _forward(
     from longlens.ops.las.triton.prologue import prologue_forward
 
     p = Plan(*plan)
+    alpha, mask, share, cos, sin, starts, stops = dense_sides(
+        alpha, mask, share, cos, sin, starts, stops
+    )
     outs = _outputs(tensors, p)
     views = [dense_rows(t) for t in _split(tensors, p)]
     q, k, v = views if len(views) == 3 else views * 3
@@ -151,6 +150,9 @@ def _backward(
     from longlens.ops.las.triton.prologue import prologue_backward
 
     p = Plan(*plan)
+    alpha, mask, share, cos, sin, starts, stops = dense_sides(
+        alpha, mask, share, cos, sin, starts, stops
+    )
     grads = _gradients(dv_out, layout)
     views = _split(grads, p)
     dq, dk, dv = views if len(views) == 3 else views * 3
