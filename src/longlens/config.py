@@ -77,16 +77,27 @@ class ModelConfig:
         >>> ModelConfig.from_json({"dim": 64}).dim
         64
         """
-        if not isinstance(values, Mapping):
-            raise ValueError(f"it must be a mapping, got {type(values).__name__}")
-        hints = get_type_hints(cls)
-        for name, value in values.items():
-            if name not in hints:
-                raise ValueError(f"{name!r} is no option of a model")
-            allowed = get_args(hints[name]) if get_origin(hints[name]) is not Mapping else ()
-            if not _is_one_of(value, allowed or (get_origin(hints[name]) or hints[name],)):
-                raise ValueError(f"{name} has a wrong type: {value!r}")
+        check_types(cls, values)
         return cls(**values)
+
+
+def check_types(kind: type, values: Any) -> None:
+    """Raise ValueError unless ``values`` are fields of the dataclass ``kind``, of their types.
+
+    >>> check_types(ModelConfig, {"dim": "64"})
+    Traceback (most recent call last):
+    ValueError: dim has a wrong type: '64'
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"options must be a mapping, got {type(values).__name__}")
+    hints = get_type_hints(kind)
+    for name, value in values.items():
+        if name not in hints:
+            raise ValueError(f"there is no option {name!r}")
+        nested = get_origin(hints[name]) is Mapping
+        types = (Mapping,) if nested else get_args(hints[name]) or (hints[name],)
+        if not _is_one_of(value, types):
+            raise ValueError(f"{name} has a wrong type: {value!r}")
 
 
 def _is_one_of(value: Any, types: tuple[Any, ...]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from longlens.cli.terminal import complain
 from longlens.cli.words import command_line, key_values
 
 EPILOG = """examples:
@@ -130,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{audit_text(report)}\n{output}\n{plot}")
     failed = [p for p in [*report["points"], *report["global"]] if p["status"] == "failed"]
     for point in failed:
-        print(f"{point['model']}, seed {point['seed']} failed: {point['error']}", file=sys.stderr)
+        complain(f"{point['model']}, seed {point['seed']} failed", point["error"])
     return 1 if failed else 0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, get_args
 from jsonargparse import ArgumentError, ArgumentParser
 
 from longlens import tasks
+from longlens.cli.terminal import complain, leave_pipe
 from longlens.tasks import gallery, stats
 from longlens.tasks.build import default_workers, find_folder, make_options
 from longlens.tasks.cache import cache_root
@@ -295,11 +295,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] not in COMMANDS:
             raise DataError(f"command must be one of {', '.join(COMMANDS)}, got {words[0]!r}")
         COMMANDS[words[0]](_spelled_out(words[1:]))
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+    except BrokenPipeError:
+        leave_pipe()
         return 0
     except (ValueError, ArgumentError, OSError) as error:
-        print(f"longlens data: {' '.join(str(error).split())}", file=sys.stderr)
+        complain("longlens data", error)
         return 1
     except KeyboardInterrupt:
         print("longlens data: interrupted; the same command goes on from here", file=sys.stderr)

@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from longlens._version import __version__
+from longlens.cli.terminal import complain, leave_pipe, plain_output
 
 COMMANDS = {
     "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
@@ -64,14 +65,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"longlens: unknown command {name!r}{hint}\n\n{usage()}", file=sys.stderr)
         return 2
     try:
-        code: int = import_module(f"longlens.cli.{name}").main(words[1:])
+        with plain_output():
+            code: int = import_module(f"longlens.cli.{name}").main(words[1:])
+            sys.stdout.flush()
     except ModuleNotFoundError as error:
         if error.name not in ("jsonargparse", "jinja2", "torch", "numpy", "safetensors"):
             raise
-        print(f"longlens {name}: needs {error.name}: pip install 'longlens[lab]'", file=sys.stderr)
+        complain(f"longlens {name}", f"needs {error.name}: pip install 'longlens[lab]'")
         return 1
-    except ValueError as error:
-        print(f"longlens {name}: {error}", file=sys.stderr)
+    except BrokenPipeError:
+        leave_pipe()
+        return 0
+    except (ValueError, OSError) as error:
+        complain(f"longlens {name}", error)
         return 1
     return code
 

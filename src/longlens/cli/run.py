@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from longlens.cli.terminal import complain
 from longlens.cli.train import parse
 from longlens.cli.words import key_values
 from longlens.experiments.catalog import NAMES, find
@@ -109,6 +110,8 @@ def read_cells(table: str, runs: str) -> list[Cell]:
     cells = []
     for number, cell in enumerate(read_table(table)):
         try:
+            if "runs" in cell:  # a table of somebody else's must not write elsewhere
+                raise ValueError("runs is no option of a table; give --runs")
             cells.append(checked({"runs": runs, **cell}))
         except ValueError as error:
             raise ValueError(f"{table}: cell {number}: {error}") from None
@@ -188,7 +191,7 @@ def run_here(cells: Sequence[Cell]) -> int:
             failed += 1
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
             name = f"{cell['name']} " if cell.get("name") else ""
-            print(f"{number}/{len(cells)} {name}failed: {kind}{error}", file=sys.stderr, flush=True)
+            complain(f"{number}/{len(cells)} {name}failed", f"{kind}{error}")
     return failed
 
 
@@ -202,7 +205,7 @@ def work_on(queue: Queue, args: argparse.Namespace) -> int:
     tally = queue.tally()
     print(tally)
     for key, reason in queue.failures().items():
-        print(f"{key} failed: {reason}", file=sys.stderr)
+        complain(f"{key} failed", reason)
     return 1 if tally.failed or tally.open else 0
 
 

@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from longlens.cli.terminal import complain
+from longlens.experiments.cells import read_values
 from longlens.training.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -68,6 +71,11 @@ def parser() -> ArgumentParser:
 def parse(argv: Sequence[str]) -> TrainOptions:
     """Read options from words of a command line; ``--batch-size`` is ``--batch_size`` too."""
     words = [_with_underscores(word) for word in argv]
+    for place, word in enumerate(words):
+        if word.startswith("--config"):
+            name = word.partition("=")[2] or "".join(words[place + 1 : place + 2])
+            if Path(name).is_file():
+                read_values(Path(name))  # the parser itself lets dates and numbers as keys through
     values: dict[str, Any] = parser().parse_args(words).as_dict()
     values.pop("config", None)
     return TrainOptions(**values)
@@ -103,9 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         options = parse(words)
-    except ArgumentError as error:
-        print(f"longlens train: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+    except (ArgumentError, ValueError) as error:
+        complain("longlens train", error)
+        return 2 if isinstance(error, ArgumentError) else 1
     from longlens.assemble import train_run
     from longlens.assemble.run import run_folder
     from longlens.training.faults import Stopped
@@ -116,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"longlens train: {stop}", file=sys.stderr)
         return 128 + stop.signum
     except (ValueError, OSError) as error:
-        print(f"longlens train: {error}", file=sys.stderr)
+        complain("longlens train", error)
         return 1
 
     if os.environ.get("RANK", "0") == "0":

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from longlens.untrusted import parse_json
+
 Cell = dict[str, Any]
+MOST_CELLS = 100_000
+MOST_VALUES = 1_000_000  # in a table
 
 
 def cell_key(cell: Mapping[str, Any]) -> str:
@@ -73,21 +78,9 @@ def read_table(path: str | Path) -> list[Cell]:
 
     """
     path = Path(path)
-    try:
-        text = path.read_text()
-    except OSError as error:
-        raise ValueError(f"the table {path} cannot be read: {error.strerror}") from None
-    try:
-        content = json.loads(text) if path.suffix == ".json" else _yaml(text)
-    except ValueError as error:
-        raise ValueError(f"{path} is not readable: {error}") from None
+    content = read_values(path)
     if isinstance(content, dict):
-        if unknown := sorted(set(content) - {"base", "grid"}):
-            raise ValueError(f"{path}: a grid has the keys base and grid, got {unknown}")
-        choices = content.get("grid") or {}
-        if bad := [name for name, values in choices.items() if not isinstance(values, list)]:
-            raise ValueError(f"{path}: the choices of {bad[0]!r} must be a list")
-        cells = list(grid(content.get("base") or {}, choices))
+        cells = _read_grid(path, content)
     else:
         cells = content if isinstance(content, list) else []
     if not cells or not all(isinstance(cell, dict) for cell in cells):
@@ -100,10 +93,81 @@ def read_table(path: str | Path) -> list[Cell]:
     return cells
 
 
-def _yaml(text: str) -> Any:
+def read_values(path: Path) -> Any:
+    """Read a JSON or YAML file of options; raise ValueError where it holds anything else."""
+    try:
+        raw = path.read_bytes()
+        content = parse_json(raw) if path.suffix == ".json" else _yaml(raw)
+        check_values(content)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is not readable: {error}") from None
+    return content
+
+
+def _read_grid(path: Path, content: dict[str, Any]) -> list[Cell]:
+    if unknown := sorted(set(content) - {"base", "grid"}):
+        raise ValueError(f"{path}: a grid has the keys base and grid, got {unknown}")
+    base, choices = content.get("base") or {}, content.get("grid") or {}
+    for name, part in (("base", base), ("grid", choices)):
+        if not isinstance(part, dict):
+            raise ValueError(f"{path}: {name} must hold options by their names, got {part!r}")
+    if bad := [name for name, values in choices.items() if not isinstance(values, list)]:
+        raise ValueError(f"{path}: the choices of {bad[0]!r} must be a list")
+    count = math.prod(len(values) for values in choices.values())
+    if count > MOST_CELLS:
+        raise ValueError(f"{path}: the grid has {count:,} cells, more than {MOST_CELLS:,}")
+    try:
+        return list(grid(base, choices))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def check_values(content: Any) -> None:
+    """Refuse what JSON, in which options are kept, does not have: dates, NaN, numbers as keys.
+
+    >>> check_values([{"lr": 0.1, 3: "x"}])
+    Traceback (most recent call last):
+    ValueError: a key must be text, got 3; put it in quotes
+    """
+    waiting, seen = [content], 0
+    while waiting:
+        value = waiting.pop()
+        seen += 1
+        if seen > MOST_VALUES:  # a few lines of YAML can refer to each other that often
+            raise ValueError(f"it holds more than {MOST_VALUES:,} values")
+        if isinstance(value, dict):
+            if bad := [key for key in value if not isinstance(key, str)]:
+                raise ValueError(f"a key must be text, got {bad[0]!r}; put it in quotes")
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is no number that an option can have")
+        elif value is not None and not isinstance(value, str | int | float):
+            kind = type(value).__name__
+            raise ValueError(f"a value must be text or a number, got the {kind} {value}; quote it")
+
+
+def _yaml(raw: bytes) -> Any:
     import yaml  # comes with jsonargparse
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """YAML in which no key occurs twice."""
+
+    def mapping(loader: Any, node: Any) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for place, key in enumerate(keys) if key in keys[:place]]:
+            line = node.start_mark.line + 1
+            raise ValueError(f"the key {twice[0]!r} occurs twice in what begins in line {line}")
+        found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+        return found
+
+    Loader.add_constructor("tag:yaml.org,2002:map", mapping)
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return yaml.load(raw, Loader)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except Exception as error:  # PyYAML's own, and whatever its constructors raise for odd tags
         raise ValueError(str(error)) from None

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from longlens.training.budget import seconds
+from longlens.untrusted import check_folder_name
 
 PROTOCOLS = ("scratch", "denoise", "augment", "pretrain")
 SCHEDULES = ("cosine", "linear", "constant", "plateau")
@@ -216,6 +217,9 @@ class TrainOptions:
                 raise ValueError(
                     f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
                 )
+        for name in ("task", "mixer", "name"):  # of which the run's folder is made
+            if getattr(self, name) is not None:
+                check_folder_name(getattr(self, name), name)
         for name in ("task_options", "mixer_options", "augment_options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ValueError(
