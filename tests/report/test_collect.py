@@ -170,3 +170,13 @@ sys.exit(main(["collect", {str(folder)!r}, "-o", {str(tmp_path / "x.json")!r}]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_results_on_different_data_are_not_put_into_one_file(folder, tmp_path, capsys):
+    other = folder / "las--image--1" / "record.json"
+    values = json.loads((folder / "las--image--0" / "record.json").read_text())
+    other.write_text(json.dumps({**values, "data": {"identity": "e" * 64}}))
+    assert main(["collect", str(folder), "-o", str(tmp_path / "out.json")]) == 1
+    text = capsys.readouterr().err
+    assert "LaS, Image, seed 0 on ffff" in text and "LaS, Image, seed 1 on eeee" in text
+    assert not (tmp_path / "out.json").exists()

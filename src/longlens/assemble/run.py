@@ -13,6 +13,7 @@ import torch
 
 from longlens import tasks
 from longlens.assemble.build import make_job, make_model
+from longlens.assemble.finished import finished_record
 from longlens.assemble.measure import (
     flops_per_token,
     forget_peak_memory,
@@ -30,14 +31,13 @@ from longlens.files import (
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.tasks import Task
-from longlens.tasks.expected import expected_version
 from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
 from longlens.training.checkpoint import CheckpointError
 from longlens.training.distributed import Ranks, ranks
 from longlens.training.faults import Stopped, TrainingError
 from longlens.training.loop import Trainer
-from longlens.training.options import PLACEMENT, TrainOptions, difference
+from longlens.training.options import TrainOptions
 from longlens.training.provenance import provenance
 from longlens.training.records import CHECKPOINTS, RECORD, Record, now, read_record
 from longlens.weights import save_tensors
@@ -49,7 +49,8 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
     """Train as ``options`` say, or go on with what was begun, and return the record.
 
     Args:
-        options: see :class:`TrainOptions`. A run that is finished is not trained again.
+        options: see :class:`TrainOptions`. A run that is finished, on the data that are there now,
+            is not trained again.
         task: the data, if they are loaded already; None: ``options.task`` is loaded. Easier sets
             are added to either, if asked for and not done yet.
 
@@ -76,7 +77,7 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
             if options.resume == "restart":
                 _set_aside(folder)
         among.wait()
-        finished = _finished(folder, options)
+        finished = finished_record(folder, options, task)
         if finished is not None:
             return finished
         task = _load(options, among, task)
@@ -84,7 +85,7 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
         if "pretrain" in options.protocols:
             first = folder / "pretrain"
             stage = _pretraining(options)
-            if _finished(first, stage) is None:
+            if finished_record(first, stage, task) is None:
                 _train(stage, task, among, first, started, kind=options.pretrain_kind)
             return _train(options, task, among, folder, started, first / WEIGHTS)
         return _train(options, task, among, folder, started)
@@ -219,32 +220,9 @@ def _load(options: TrainOptions, among: Ranks, task: Task | None) -> Task:
         task = with_easier_sets(task, options.root, verify=verify)
     if among.main:
         among.wait()
+    if among.any(among.same(task.identity) != task.identity):
+        raise TrainingError(f"the data of {options.task} were replaced just now; try again")
     return task
-
-
-def _finished(folder: Path, options: TrainOptions) -> dict[str, Any] | None:
-    """The record of a run that is finished; refuse one that was run with other options."""
-    try:
-        values = read_record(folder)
-    except ValueError:
-        return None
-    if values.get("status") != "finished":
-        return None
-    then = {key: value for key, value in values["options"].items() if key not in PLACEMENT}
-    found = difference(options.identity(), then)
-    if found:
-        raise TrainingError(
-            f"{folder} holds a finished run with other options: {found}; give another --name, or "
-            "--resume restart"
-        )
-    made = values["data"].get("version")  # records of earlier versions of longlens do not say
-    current = expected_version(options.task, **options.task_options)
-    if None not in (made, current) and made != current:
-        raise TrainingError(
-            f"{folder} holds a finished run on version {made} of {options.task}, which has version "
-            f"{current} now; give another --name, or --resume restart"
-        )
-    return values
 
 
 def _set_aside(folder: Path) -> None:

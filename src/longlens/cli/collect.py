@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longlens.report.collect import collect, merge, read_results, write_results
+from longlens.training.records import check_same_data
 
 EPILOG = """The file holds labels, published numbers and of each run its options, provenance, data,
 metrics, speed and thinned curves; no weights. If it exists, what is new is merged into it: a run
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = Path(args.out or f"results/{content['experiment']}.json")
     if path.exists():
         content = merge(content, read_results(path))
+    check_same_data(content["records"])
     write_results(path, content)
     states = Counter(record["status"] for record in content["records"])
     counted = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))

@@ -75,6 +75,8 @@ def _describe(manifest: Manifest) -> None:
     if manifest.spec.stands_in_for:
         print(f"  stands in for: {manifest.spec.stands_in_for}")
     for source in manifest.sources:
+        if "task" in source:  # a note says it
+            continue
         what = source.get("name") or f"{source['files']:,} files"
         print(f"  source: {what}, {human_bytes(source['bytes'])}, sha256 {source['sha256']}")
     for note in manifest.notes:

@@ -195,6 +195,21 @@ def run_here(cells: Sequence[Cell]) -> int:
     return failed
 
 
+def refuse_other_data(cells: Sequence[Cell]) -> None:
+    """Raise for a finished run whose data were replaced: the queue would count it as done."""
+    from longlens.assemble.finished import other_data
+    from longlens.assemble.run import run_folder
+    from longlens.training.records import RECORD, read_record
+
+    for cell in cells:
+        options = TrainOptions(**cell)
+        folder = run_folder(options)
+        record = read_record(folder) if (folder / RECORD).exists() else {}
+        finished = record.get("status") == "finished"
+        if finished and (different := other_data(record, options)):
+            raise ValueError(f"{folder} is finished, but {different}; move it away, or give --runs")
+
+
 def work_on(queue: Queue, args: argparse.Namespace) -> int:
     """Let the workers that ``args`` ask for work on a filled queue; return the exit code."""
     if args.workers == 0:
@@ -231,6 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Stop as stop:
             print(f"longlens run: {stop}", file=sys.stderr)
             return 130
+    refuse_other_data(cells)
     storage = args.storage or str(Path(args.runs) / f"{name}.journal")
     queue = Queue(storage, args.study)
     added = queue.add(cells)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from longlens.assemble import train_run
+from longlens.assemble.finished import other_data
 from longlens.layers.registry import options_of
 from longlens.training.faults import TrainingError
 from longlens.training.options import PLACEMENT, TrainOptions
-from longlens.training.records import read_curves, read_record
+from longlens.training.records import check_same_data, read_curves, read_record
 
 CONTEXT = ("chunk", "window", "kernel_size")  # options of mixers that bound what a layer sees
 MOST_POINTS = 60
@@ -62,8 +63,13 @@ def read_options(folder: str | Path, runs: str, root: str | None) -> TrainOption
         if key in known and key not in PLACEMENT
     }
     device = record["options"].get("device", "auto")
-    return TrainOptions(**values, runs=runs, root=root or record["options"].get("root"),
-                        progress=False, device=device)  # fmt: skip
+    options = TrainOptions(**values, runs=runs, root=root or record["options"].get("root"),
+                           progress=False, device=device)  # fmt: skip
+    if different := other_data(record, options):
+        raise ValueError(
+            f"a curve of {folder} would be drawn on other data than the run's: {different}"
+        )
+    return options
 
 
 def replaced(options: TrainOptions, key: str, value: Any) -> TrainOptions:
@@ -104,6 +110,9 @@ def curve(
     Returns:
         the content of ``results/curve_NAME.json``: a table whose columns are the axis's values.
 
+    Raises:
+        ValueError: the data were replaced between two points.
+
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
     >>> data = dict(distance=4, train=32, validation=4, test=4)
@@ -133,6 +142,7 @@ def curve(
                 entry = _point(point)
                 report["records"].append({"row": name, "column": value, "seed": seed, **entry})
                 report["metric"] = entry.get("metric", {}).get("name") or report["metric"]
+                check_same_data(report["records"])
                 if say is not None:
                     say(f"{name}, {axis.label} {value}, seed {seed}: {_result(entry)}")
                 if save is not None:

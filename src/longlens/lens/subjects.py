@@ -191,6 +191,11 @@ def _examples(
         raise ValueError(
             f"the data of {folder} cannot be read ({error}); use --inputs random"
         ) from None
+    if task.identity != recorded["data"]["identity"] and not options.get("mix_easier"):
+        raise ValueError(
+            f"the data of {folder} were replaced: {task.name} has identity {task.identity[:16]}…, "
+            f"had {recorded['data']['identity'][:16]}…; use --inputs random"
+        )
     regression = task.spec.kind == "regression"  # cannot be cut
     batches = Batches(
         task["validation"],

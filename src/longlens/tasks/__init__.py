@@ -15,6 +15,7 @@ from longlens.tasks.build import find_folder, make_options, prepare_task
 from longlens.tasks.cache import cache_root
 from longlens.tasks.data import Example, Split, Task
 from longlens.tasks.errors import DataError
+from longlens.tasks.identity import check_made_from
 from longlens.tasks.imported import open_imported
 from longlens.tasks.manifest import Manifest, Verify
 from longlens.tasks.registry import TASKS, find_task
@@ -64,9 +65,11 @@ def prepare(
     """
     info = find_task(name)
     made = make_options(info, options)
-    return prepare_task(
+    folder, manifest = prepare_task(
         info, root, made, source=source, mirror=mirror, workers=workers, quiet=quiet
-    )[1]
+    )
+    check_made_from(folder, manifest, root)
+    return manifest
 
 
 def load(
@@ -109,6 +112,7 @@ def load(
     task = Task(folder, verify)
     if task.name != info.name:
         raise DataError(f"{folder} holds {task.name}, not {info.name}; delete it and prepare again")
+    check_made_from(folder, task.manifest, root)
     return task
 
 

@@ -59,6 +59,11 @@ def _kind(spec: Spec) -> dict[str, object]:
     return kept
 
 
+def mixed_identity(parts: Sequence[str]) -> str:
+    """The identity of several data sets together, the one that is judged on first."""
+    return digest({"mixed": list(parts)})
+
+
 class MixedTask(Task):
     """``main`` with the training examples of ``others`` added; validation and test stay its own.
 
@@ -83,7 +88,7 @@ class MixedTask(Task):
     @property
     def identity(self) -> str:
         """The hash that names these data in records."""
-        return digest({"mixed": [task.identity for task in self.parts]})
+        return mixed_identity([task.identity for task in self.parts])
 
     @property
     def examples(self) -> dict[str, int]:

@@ -55,6 +55,7 @@ class Writer:
         self.partial = partial or folder.with_name(folder.name + PARTIAL)
         self.name, self.version, self.options = name, version, options
         self.notes: list[str] = []
+        self.sources: list[dict[str, Any]] = []
         self._blocks: dict[tuple[str, int], dict[str, dict[str, Any]]] = {}
         self._header = {"format": FORMAT, "name": name, "version": version, "options": options}
         if fresh:  # blocks of another source could be left over; only generated ones are reused
@@ -70,15 +71,20 @@ class Writer:
             entries = [json.loads(line) for line in lines]
         except ValueError:
             entries = []
+        self._made_from: list[dict[str, Any]] = []
         if entries and entries[0] == self._header:
             for entry in entries[1:]:
-                if all(self._intact(name, file) for name, file in entry["files"].items()):
+                if "task" in entry:
+                    self._made_from.append(entry)
+                elif all(self._intact(name, file) for name, file in entry["files"].items()):
                     self._blocks[entry["split"], entry["block"]] = entry["files"]
         keep = {name for files in self._blocks.values() for name in files}
         for path in self.partial.iterdir():
             if path.name not in keep:
                 path.unlink()
         self._append(self._header)
+        for entry in self._made_from:
+            self._append(entry)
         for (split, block), files in self._blocks.items():
             self._append({"split": split, "block": block, "files": files})
 
@@ -91,6 +97,19 @@ class Writer:
             file.write(json.dumps(entry, sort_keys=True).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+    def made_from(self, name: str, options: dict[str, Any], identity: str) -> None:
+        """Say that this data set is made from another task; blocks made from other data go."""
+        entry = {"task": name, "options": options, "identity": identity}
+        self.sources.append(entry)
+        if entry not in self._made_from:
+            for file in [file for files in self._blocks.values() for file in files]:
+                (self.partial / file).unlink()
+            self._blocks.clear()
+            self._made_from = [entry]
+            (self.partial / JOURNAL).unlink()
+            self._append(self._header)
+            self._append(entry)
 
     def has_block(self, split: str, block: int) -> bool:
         """Whether this block is already on the disk and intact."""
@@ -157,7 +176,7 @@ class Writer:
                 for files in self._blocks.values()
                 for name, file in files.items()
             },
-            sources=sources,
+            sources=[*sources, *self.sources],
             notes=self.notes,
         )
         manifest.write(self.partial)

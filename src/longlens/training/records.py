@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,43 @@ def read_curves(folder: Path | str) -> Iterator[dict[str, Any]]:
         for line in file:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def check_same_data(records: Iterable[Mapping[str, Any]]) -> None:
+    """Raise where two finished runs on the same task with the same options had different data.
+
+    Args:
+        records: or what results files keep of them: options, data and status.
+
+    >>> options = {"task_options": {"seed": 1}}
+    >>> runs = [{"status": "finished", "options": options, "data": {"name": "mine", "identity": i}}
+    ...         for i in ("one", "other")]
+    >>> check_same_data(runs)
+    Traceback (most recent call last):
+    ValueError: runs on mine were trained on different data: seed 0 on one…, seed 0 on other…; ...
+    """
+    seen: dict[str, Mapping[str, Any]] = {}
+    for record in records:
+        data = record.get("data") or {}
+        if record.get("status") != "finished" or not data.get("identity"):
+            continue
+        options = record.get("options") or {}
+        own, mixed = options.get("task_options") or {}, bool(options.get("mix_easier"))
+        kind = [data.get("name"), own, mixed]
+        other = seen.setdefault(json.dumps(kind, sort_keys=True), record)
+        if other["data"]["identity"] != data["identity"]:
+            first, second = (
+                f"{_title(one)} on {one['data']['identity'][:16]}…" for one in (other, record)
+            )
+            raise ValueError(
+                f"runs on {data.get('name')} were trained on different data: {first}, {second}; "
+                "delete those of the data that do not count, or train them again"
+            )
+
+
+def _title(record: Mapping[str, Any]) -> str:
+    words = [record.get("row"), record.get("column"), f"seed {record.get('seed', 0)}"]
+    return ", ".join(str(word) for word in words if word is not None)
 
 
 def comparable(values: Mapping[str, Any]) -> dict[str, Any]:

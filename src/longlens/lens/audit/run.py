@@ -10,6 +10,7 @@ import numpy as np
 
 from longlens import tasks
 from longlens.assemble import train_run
+from longlens.assemble.finished import finished_record
 from longlens.assemble.run import run_folder
 from longlens.layers.registry import MIXERS, unknown
 from longlens.lens.audit.diagnostics import diagnose
@@ -231,6 +232,11 @@ def _shuffle_best(options: AuditOptions, task: Task, best: Report) -> Report:
     mixer = "conv" if best["receptive_field"] is not None else best["model"]
     run = options.train_options(task.spec, mixer, best["receptive_field"], 0)
     found: Report = {"model": best["model"], "seed": 0, "rows": []}
-    if not (run_folder(run) / WEIGHTS).exists():  # failed, or its record alone was copied here
-        return found | {"note": f"{run_folder(run).name} has no weights"}
-    return found | {"rows": shuffled_accuracy(run_folder(run), task, run, few=options.quick)}
+    folder = run_folder(run)
+    try:
+        there = finished_record(folder, run, task) is not None and (folder / WEIGHTS).exists()
+    except TrainingError as error:  # it is of other data
+        return found | {"note": str(error)}
+    if not there:  # failed, or its record alone was copied here
+        return found | {"note": f"{folder.name} has no weights"}
+    return found | {"rows": shuffled_accuracy(folder, task, run, few=options.quick)}

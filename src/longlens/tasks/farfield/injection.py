@@ -222,6 +222,7 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
     }
     if task is not None:
         job.writer.notes.append(f"inner task: {task.name}, identity {task.identity}")
+        job.writer.made_from(options.inner, dict(options.inner_options), task.identity)
     job.blocks(_Make(None if task is None else task.folder), sizes, block_rows(options, inner))
     vocab = PATTERN_VOCAB if inner is None else int(inner.vocab_size or 0)
     longest = (PATTERN_LENGTH if inner is None else inner.max_length) + added_length(options)
