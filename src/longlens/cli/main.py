@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from longlens._version import __version__
-from longlens.cli.terminal import complain, leave_pipe, plain_output
+from longlens.cli.terminal import INTERRUPTED, complain, leave_pipe, plain_output
 
 COMMANDS = {
     "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
@@ -79,6 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         complain(f"longlens {name}", error)
         return 1
+    except KeyboardInterrupt:
+        complain(f"longlens {name}", INTERRUPTED)
+        return 130
     return code
 
 

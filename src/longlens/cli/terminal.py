@@ -10,6 +10,8 @@ from typing import Any, TextIO, cast
 
 from longlens.untrusted import one_line, printable
 
+INTERRUPTED = "interrupted; the same command goes on from what is saved"
+
 
 class PlainText:
     r"""A text stream that spells control characters out, whatever they come from.

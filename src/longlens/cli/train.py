@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from longlens.cli.terminal import complain
+from longlens.cli.terminal import INTERRUPTED, complain
 from longlens.experiments.cells import read_values
 from longlens.training.options import TrainOptions
 
@@ -123,6 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stop:
         print(f"longlens train: {stop}", file=sys.stderr)
         return 128 + stop.signum
+    except KeyboardInterrupt:  # torchrun starts this module itself
+        complain("longlens train", INTERRUPTED)
+        return 130
     except (ValueError, OSError) as error:
         complain("longlens train", error)
         return 1

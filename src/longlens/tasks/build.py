@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -66,7 +67,12 @@ class Job:
             for item in items:
                 yield item, make(self.options, *item)
             return
-        pool = ProcessPoolExecutor(self.workers, mp_context=get_context("spawn"))
+        pool = ProcessPoolExecutor(
+            self.workers,
+            mp_context=get_context("spawn"),
+            initializer=signal.signal,  # Ctrl-C is for the process that waits for them
+            initargs=(signal.SIGINT, signal.SIG_IGN),
+        )
         try:
             ahead: list[tuple[tuple[str, int, int], Future[dict[str, npt.NDArray[Any]]]]] = []
             for item in items:
