@@ -30,7 +30,11 @@ PRINTED = {
     "table7": {("LaS", "Select"): 0.783, ("Vanilla Attention", "CumSum"): 1.0},
     "table8": {("LaS", "Text8"): 1.3332, ("Vanilla Attention", "Enwik8"): 1.2885},
     "figure3": {("S", "WikiText-103"): 21.69, ("Vanilla Attention", "WikiText-103"): 20.20},
-    "table9": {("P = 5, B = 0.001", "ListOps"): 53.05, ("P = 3, B = 0.001", "Image"): 70.44},
+    "table9": {
+        ("P = 5, B = 0.001, lr = 0.001", "ListOps"): 53.05,
+        ("P = 5, B = 0.0001, lr = 0.0001", "Text"): 79.28,
+        ("P = 3, B = 0.001, lr = S4's", "Pathfinder"): 81.62,
+    },
     "techniques": {("gMLP + techniques", "Avg."): 85.98, ("Transformer, rotary", "Avg."): 64.98},
     "readings": {("LaS", "ListOps"): 53.05, ("LaS", "Text"): 79.28},
     "lasplus": {("Megalodon", "Avg."): 88.63, ("MEGA", "Avg. (5)"): 86.25},
@@ -148,8 +152,23 @@ def test_readings_change_what_they_say():
             assert options != plain, row
     plateau = runs["schedule plateau", "Text"]
     assert {key: plateau[key] for key in plateau if plateau.get(key) != plain.get(key)} == {
-        "schedule": "plateau", "plateau_patience": 20, "plateau_factor": 0.2, "warmup": 0.0,
+        "schedule": "plateau", "plateau_patience": 10, "plateau_factor": 0.2, "warmup": 0.0,
     }  # fmt: skip
+    assert runs["schedule plateau", "ListOps"]["plateau_patience"] == 5
+    first = runs["2,048 + last + plateau, selected on test", "Text"]
+    assert (first["length"], first["pooling"]) == (2048, "last")
+    assert first["task_options"] == {"validation_from": "test"}
+    assert ("length 2,048", "Image") not in runs
+
+
+def test_the_line_that_was_chosen_is_in_the_grid_of_table_9():
+    """Every published accuracy stands at the run that Table 9's own line makes."""
+    experiment = find("table9")
+    runs = {(run.row, run.column): run.options for run in experiment.runs}
+    places = [(row, task) for row, cells in experiment.published.items() for task in cells]
+    assert len(places) == 5
+    for row, task in places:
+        assert runs[row, task] == attention(task, "las"), (row, task)
 
 
 def test_stand_ins_have_columns_of_their_own():

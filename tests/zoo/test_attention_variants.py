@@ -13,6 +13,7 @@ from longlens.layers.luna import Luna
 from longlens.layers.performer import Performer
 from longlens.layers.reformer import SELF_SCORE, Reformer
 from longlens.ops.linear import elu_features
+from tests.zoo.cases import run_steps
 from tests.zoo.test_state_space import shake
 
 F64 = torch.float64
@@ -46,6 +47,24 @@ def test_alibi_is_softmax_with_linear_biases(bidirectional):
     expected = softmax_attention(layer, x, bias=bias, seen=None if bidirectional else d >= 0)
     torch.testing.assert_close(layer(x), expected)
     assert alibi_slopes(8).tolist() == [2.0**-n for n in range(1, 9)]
+
+
+def test_alibi_of_the_las_paper_divides_its_bias_too():
+    """Eq. 2: softmax((Q Kᵀ - m D) / √d) V, with D the distances and the future masked."""
+    layer = AlibiAttention(12, num_heads=2, scaled_bias=True).double()
+    x = torch.randn(2, 9, 12, dtype=F64)
+    q, k, v = layer.project(x)
+    place = torch.arange(9)
+    distance = (place[:, None] - place).double()
+    slopes = torch.tensor([2.0**-4, 2.0**-8], dtype=F64)  # of 2 heads
+    scores = (q @ k.mT - slopes[:, None, None] * distance) / 6**0.5
+    scores = scores.masked_fill(distance < 0, -torch.inf)
+    y = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(layer(x), layer.output(y), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(run_steps(layer, x), layer(x))
+    plain = AlibiAttention(12, num_heads=2).double()
+    plain.load_state_dict(layer.state_dict() | {"slopes": plain.slopes})
+    assert (plain(x) - layer(x)).abs().max() > 1e-4
 
 
 @BOTH

@@ -10,6 +10,8 @@ comparison (its "S + ALiBi").
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,6 +38,8 @@ class AlibiAttention(CachedAttention):
         num_heads: H.
         chunk: attend within blocks of this many positions; None: everywhere.
         window: width of the smoothing, see `longlens.las_attention`; 1: none. Odd if bidirectional.
+        scaled_bias: divide the bias by √d as well, as Eq. 2 of the LaS paper does; the original
+            adds it to the scores that are divided already.
         bidirectional: attend to both sides.
 
     >>> AlibiAttention(8, num_heads=2)(torch.randn(2, 10, 8)).shape
@@ -51,6 +55,7 @@ class AlibiAttention(CachedAttention):
         num_heads: int = 8,
         chunk: int | None = None,
         window: int = 1,
+        scaled_bias: bool = False,
         bidirectional: bool = False,
     ) -> None:
         super().__init__(dim, num_heads, bidirectional=bidirectional)
@@ -62,7 +67,8 @@ class AlibiAttention(CachedAttention):
         self.aspects = Aspects(regularized=window > 1, special_init=True, stable=True)
         self.cost = "L^2" if chunk is None else "L"
         self.receptive_field = chunk
-        self.register_buffer("slopes", alibi_slopes(num_heads))
+        divisor = math.sqrt(dim // num_heads) if scaled_bias else 1.0
+        self.register_buffer("slopes", alibi_slopes(num_heads) / divisor)
 
     def bias(self, length: int, seen: Tensor | None, dtype: torch.dtype) -> Tensor:
         """-m·|i-j| where a key is seen, -inf elsewhere: (B or 1, H, L, L)."""
