@@ -121,8 +121,14 @@ _ATOMIC = {
     "sort": "the sequence in rising order",
 }
 _FARFIELD = {
-    "far-order": ("which of two far segments comes first? provably not local", "1,669 at D = 512"),
-    "far-match": ("do the first two of three far segments match? provably not local", "~4 D"),
+    "far-order": (
+        "which of two far segments comes first? not local",
+        "1,669 at D = 512",
+    ),
+    "far-match": (
+        "do the first two of three far segments match? not local",
+        "~4 D",
+    ),
     "far-xor": ("parity of two bits, read out at a far position", "2 D"),
     "far-pointer": ("follow a pointer through far tables, read out at the end", "~3 D"),
     "far-listops": ("expressions with far tokens, read out at the end", "~16 D"),

@@ -1,5 +1,7 @@
 """Far-field tasks: what a model with a bounded receptive field provably cannot learn.
 
+The proofs are about exact arithmetic and about the models that are described here, no others.
+
 Most "long-range" tasks can be solved, or nearly, by features of a few neighbouring tokens that are
 averaged afterwards. These cannot, and each carries the proof with it. Two kinds of proof occur.
 
@@ -13,6 +15,9 @@ examples fall into *orbits*: the same background with the same segments in anoth
 orbit all bags of width r ≤ D are equal, and every label is equally likely. So the label is
 independent of the bag, and no such model is better than chance, on any number of examples.
 
+In floating point this is true as far as sums do not depend on the order of their terms. Those of
+trained networks nearly do not; a float32 mean of features of size 1e8 does, and tells the order.
+
 Not covered, because it cannot be: features that know their absolute position (learned or
 sinusoidal codes, blocks at fixed places as in the ``-chunk`` mixers, strides, dilation with gaps
 that count towards the width only in part). The bag of windows *with their positions* is the whole
@@ -24,9 +29,10 @@ is D or more positions before the last one, and the model is read out at the las
 positions sees nothing that depends on the label, also if it knows positions, has strides or works
 in blocks. A causal receptive field r reaches back r - 1 positions, a centred one about r / 2. With
 mean pooling these tasks are no far-field tasks at all (two bits are counted by features of width
-one), which is why the read-out is part of the task.
+one), which is why the read-out is part of the task. Here rounding plays no part if the last feature
+is computed from those positions alone; a convolution by FFT lets the roundings of all others in.
 
-:func:`certificate` checks the claim on the generator itself. See ``docs/farfield.md``.
+:func:`certificate` checks the claim on the generator that runs. See ``docs/farfield.md``.
 """
 
 from longlens.tasks.farfield.certificate import Certificate, certificate

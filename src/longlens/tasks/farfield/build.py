@@ -35,12 +35,20 @@ class _Make:
         self, options: Any, split: str, block: int, count: int
     ) -> dict[str, npt.NDArray[Any]]:
         rng = generator(options.seed, NUMBERS[self.name], SPLITS.index(split), block)
-        member = MEMBERS[self.name]
-        drawn = member.draw(options, rng, count)
-        return {
-            "inputs": member.render(options, drawn),
-            "targets": member.labels(options, drawn).astype(np.uint8),
-        }
+        _, inputs, targets = examples(self.name, options, rng, count)
+        return {"inputs": inputs, "targets": targets.astype(np.uint8)}
+
+
+def examples(
+    name: str, options: Any, rng: np.random.Generator, count: int
+) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Make examples: what was drawn, tokens (N, L), labels (N,).
+
+    The task's files are written with it, and certificates look at what it gives.
+    """
+    member = MEMBERS[name]
+    drawn = member.draw(options, rng, count)
+    return drawn, member.render(options, drawn), member.labels(options, drawn)
 
 
 def build(job: Job) -> tuple[Spec, dict[str, int]]:

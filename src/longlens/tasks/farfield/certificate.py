@@ -1,11 +1,21 @@
-"""Certificates: the claims of the far-field tasks, checked on their generators.
+"""Certificates: the claims of the far-field tasks, checked on the generators that run.
 
-For each orbit (examples that differ in nothing but what decides the label) two things are checked:
-that all its members look the same to a bounded model (equal bags of windows of width D, edges
-included, or equal last D tokens), and that its labels are as likely as they are overall. Where the
-background is blank every orbit is enumerated, and the result is exact. Else orbits are drawn from
-the generator: none of n failing bounds the share of failing orbits by 1 - 0.05^(1/n) with 95 %
-confidence, and the accuracy of any bounded model by chance + that share × (1 - chance).
+Examples are drawn as the task's files are made, and four things are checked of them.
+
+1. **Orbits** (examples that differ in nothing but what decides the label): all members look the
+   same to a bounded model (equal bags of windows of width D, edges included, or equal last D
+   tokens), and every label is as likely as the task says. Where the background is blank every
+   orbit is enumerated, and this part is exact. Else none of n drawn orbits failing bounds the
+   share of failing ones by 1 - 0.05^(1/n) with 95 % confidence.
+2. **Agreement**: every drawn example is a member of its own orbit, with that member's label, and
+   the members are drawn as often as their probabilities say.
+3. **Balance**: the labels of all draws are as frequent as the task says.
+4. **Leaks**: windows of drawn examples (or their last D tokens), and all that an orbit keeps fixed,
+   are compared between labels; see ``leaks.py`` for the test and its power.
+
+Nothing failing, the accuracy of any covered model is at most chance + (share of failing orbits) ×
+(1 - chance), in exact arithmetic, *if* the order is drawn independently of the orbit. That last
+premise is what 2 to 4 try to refute; no sample proves it.
 """
 
 from __future__ import annotations
@@ -18,17 +28,29 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.errors import DataError
-from longlens.tasks.farfield import injection, segments
-from longlens.tasks.farfield.bags import first_difference, same_bags
+from longlens.tasks.farfield.bags import Ints, first_difference, same_bags
 from longlens.tasks.farfield.build import MEMBERS, READOUT
+from longlens.tasks.farfield.leaks import (
+    Group,
+    find_leaks,
+    place_features,
+    unlikely,
+    window_features,
+)
 from longlens.tasks.farfield.options import (
     FarListOpsOptions,
-    FarOptions,
     InjectionOptions,
     MatchOptions,
     OrderOptions,
     PointerOptions,
     XorOptions,
+)
+from longlens.tasks.farfield.sample import (
+    Sample,
+    draw_sample,
+    length_of,
+    list_orbits,
+    positions_seen,
 )
 from longlens.tasks.order import generator
 
@@ -41,13 +63,16 @@ OPTIONS: dict[str, type[Any]] = {
     "far-injection": InjectionOptions,
 }
 COVERS = {
-    "bag": "features of windows of width r <= D that do not know their absolute position, then any "
-    "symmetric pooling, or the first or last feature",
+    "bag": "in exact arithmetic: features of windows of width r <= D that do not know their "
+    "absolute position, then any symmetric pooling, or the first or last feature",
     "read-out": "models that are read out at the last position alone and reach back fewer than D "
     "positions from it; they may know positions",
 }
 CONFIDENCE = 0.95
-Member = tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.float64]]
+VALUES = 20_000  # draws whose values give the chance of far-listops
+TOKENS = 1 << 21  # that bounded models see of all draws: 200 to 4,000 examples
+Kind = Literal["bag", "read-out"]
+Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -56,7 +81,7 @@ class Certificate:
 
     task: str
     options: dict[str, Any]
-    kind: Literal["bag", "read-out"]
+    kind: Kind
     covers: str
     range: int
     """D: the largest width of a window (read-out: D - 1 is the longest reach back) covered."""
@@ -65,33 +90,45 @@ class Certificate:
     chance: float
     """Accuracy of the best model that sees nothing."""
     method: Literal["exact", "monte carlo"]
+    """Of the orbits; that they are drawn from evenly is always a test of samples."""
     orbits: int
     """How many orbits were checked."""
     failing: int
     """How many did not pass."""
     failing_share_bound: float
     """Upper end of the confidence interval of the share of failing orbits; 0 where exact."""
+    draws: int
+    """Examples that were drawn from the generator itself."""
+    compared: int
+    """Features of them whose frequency was compared between labels."""
+    detectable: float
+    """A feature of half of the draws is found out with 95 % if it gives a label this share."""
+    problems: tuple[str, ...]
+    """Whatever did not pass, in words."""
     accuracy_bound: float
-    """Upper bound on the accuracy of every covered model, with ``CONFIDENCE`` (exact: surely)."""
+    """Upper bound on the accuracy of every covered model, with ``CONFIDENCE``; 1: no bound."""
     fails_at: int | None
     """The least width at which an orbit's members can be told apart; shows that D is sharp."""
 
     @property
     def holds(self) -> bool:
-        """Whether every orbit passed."""
-        return self.failing == 0
+        """Whether everything passed."""
+        return not self.problems
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self) | {"holds": self.holds}
+        return asdict(self) | {"problems": list(self.problems), "holds": self.holds}
 
 
-def certificate(task: str, samples: int = 200, **options: Any) -> Certificate:
+def certificate(
+    task: str, samples: int = 200, draws: int | None = None, **options: Any
+) -> Certificate:
     """Check the claim of a far-field task on its generator.
 
     Args:
         task: its name.
         samples: orbits to draw where they cannot be enumerated.
+        draws: examples to draw; None: 200 to 4,000, as the length allows.
         options: of the task.
 
     >>> found = certificate("far-order", distance=16, noise=0.0)
@@ -100,54 +137,139 @@ def certificate(task: str, samples: int = 200, **options: Any) -> Certificate:
     """
     if task not in OPTIONS:
         raise DataError(f"task must be one of {', '.join(OPTIONS)}, got {task!r}")
-    if samples < 1:
-        raise DataError(f"samples must be 1 or more, got {samples}")
+    for name, value in (("samples", samples), ("draws", draws)):
+        if value is not None and value < 1:
+            raise DataError(f"{name} must be 1 or more, got {value}")
     made = OPTIONS[task](**options)
-    kind: Literal["bag", "read-out"] = "read-out" if task in READOUT else "bag"
-    orbits, exact = _orbits(task, made, samples)
-    checked = failing = 0
-    sharp: int | None = None
-    chance = None
-    for tokens, labels, weights in orbits:
-        share = np.bincount(labels, weights)
-        chance = share if chance is None else chance
-        if kind == "bag":
-            alike = same_bags(tokens, made.distance)
-        else:
-            tail = tokens[:, -made.distance :]
-            alike = bool((tail == tail[:1]).all())
-        if task == "far-injection" and made.combine == "pair":  # the inner class may be known
-            share = np.full(2, share.max())
-            chance = np.full(2, 0.5)
-        fair = share.shape == chance.shape and np.allclose(share, chance, atol=1e-9)
-        if kind == "bag" and sharp is None:
-            different = tokens[[0, int(np.argmax(labels != labels[0]))]]
-            sharp = first_difference(different, made.distance, 4 * made.distance + 8)
+    kind: Kind = "read-out" if task in READOUT else "bag"
+    draws = draws or int(np.clip(TOKENS // positions_seen(task, made), 200, 4000))
+    sample = draw_sample(task, made, max(draws, samples))
+    chance = _chance(task, made)
+    drawn = _check_drawn(task, made, kind, sample, samples, chance)
+    listed = list_orbits(task, made)
+    failing, checked = drawn.failing, samples
+    for tokens, labels, weights in listed or ():
+        failing += not _passes(task, made, kind, tokens, labels, weights, chance)
         checked += 1
-        failing += not (alike and fair)
-    assert chance is not None
-    best = float(chance.max())
-    if task == "far-listops":  # of many expressions, not of those in the orbits alone
-        many = MEMBERS[task].draw(replace(made, distance=1), generator(made.seed, 2**31), 5000)
-        best = float(np.bincount(many.values).max() / len(many.values))
+    leaks = find_leaks(_features(sample, made.distance, kind), np.bincount(sample.labels))
+    refuting = [*drawn.problems, *_imbalance(task, sample, chance)]
+    refuting += [f"{found}, of {len(sample.labels)} draws" for found in leaks.found]
+    problems = list(refuting)
+    if failing:
+        what = "members of an orbit can be told apart, or their labels are not equally likely"
+        problems.append(f"{failing} of {checked} orbits: {what}")
+    exact = listed is not None or (kind == "read-out" and made.noise == 0)
     bound = 0.0 if exact and not failing else _upper(failing, checked)
-    if kind == "read-out":
-        sharp = _reach(task, made) + 1
+    best = float(chance.max())
     return Certificate(
         task=task,
         options=asdict(made),
         kind=kind,
         covers=COVERS[kind],
         range=made.distance,
-        length=_length(task, made),
+        length=length_of(task, made),
         chance=best,
         method="exact" if exact else "monte carlo",
         orbits=checked,
         failing=failing,
         failing_share_bound=bound,
-        accuracy_bound=best + bound * (1 - best),
-        fails_at=sharp,
+        draws=len(sample.labels),
+        compared=leaks.compared,
+        detectable=leaks.detectable,
+        problems=tuple(problems),
+        accuracy_bound=1.0 if refuting else best + bound * (1 - best),
+        fails_at=drawn.fails_at,
     )
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """What the orbits of drawn examples show."""
+
+    failing: int
+    fails_at: int | None
+    problems: list[str]
+
+
+def _check_drawn(
+    task: str, options: Any, kind: Kind, sample: Sample, samples: int, chance: Shares
+) -> _Checked:
+    """Check orbits, and whether what is drawn is what they list, as often as they say."""
+    failing = strange = 0
+    taken, due = np.zeros(1, np.int64), np.ones(1)
+    apart: list[int] = []
+    for row in range(samples):
+        tokens, labels, weights = sample.orbit(row)
+        failing += not _passes(task, options, kind, tokens, labels, weights, chance)
+        if kind == "read-out" or row == 0:  # the places of bits are random, guards are not
+            apart += _told_apart(tokens, labels, options.distance, kind)
+        if row == 0:
+            taken, due = np.zeros(len(weights), np.int64), weights
+        own = np.flatnonzero((tokens == sample.tokens[row]).all(1))
+        if len(own) == 0 or labels[own[0]] != sample.labels[row]:
+            strange += 1
+        else:
+            taken[own[0]] += 1
+    problems = []
+    if strange:
+        what = "no member of their orbit, or have another label"
+        problems.append(f"{strange} of {samples} draws are {what}")
+    if task != "far-listops" and taken.sum() and unlikely(taken, due):
+        problems.append(f"the members of an orbit are drawn {taken.tolist()} times, not evenly")
+    return _Checked(failing, min(apart, default=None), problems)
+
+
+def _chance(task: str, options: Any) -> Shares:
+    """The labels' probabilities: equal, but those of ``far-listops``' values, which are counted."""
+    if task == "far-listops":
+        many = MEMBERS[task].draw(
+            replace(options, distance=1), generator(options.seed, 2**31), VALUES
+        )
+        return np.asarray(np.bincount(many.values, minlength=10) / len(many.values))
+    kinds = 2 if task == "far-injection" else MEMBERS[task].classes(options)
+    return np.full(kinds, 1 / kinds)
+
+
+def _passes(
+    task: str, options: Any, kind: Kind, tokens: npt.NDArray[Any], labels: Ints, weights: Shares,
+    chance: Shares,
+) -> bool:  # fmt: skip
+    """Whether a bounded model cannot tell the members of an orbit apart, and has to guess."""
+    if kind == "bag":
+        alike = same_bags(tokens, options.distance)
+    else:
+        tail = tokens[:, -options.distance :]
+        alike = bool((tail == tail[:1]).all())
+    share = np.bincount(labels, weights, minlength=len(chance))
+    fair = share.shape == chance.shape and np.allclose(share, chance, atol=1e-9)
+    return alike and (fair or task == "far-listops")  # its values have any probabilities
+
+
+def _told_apart(tokens: npt.NDArray[Any], labels: Ints, distance: int, kind: Kind) -> list[int]:
+    """The least width (read-out: reach and one) at which an orbit's members look different."""
+    if kind == "read-out":
+        places = np.flatnonzero((tokens != tokens[:1]).any(0))
+        return [int(tokens.shape[1] - places[-1])] if len(places) else []
+    different = tokens[[0, int(np.argmax(labels != labels[0]))]]
+    width = first_difference(different, distance, 4 * distance + 8)
+    return [] if width is None else [width]
+
+
+def _imbalance(task: str, sample: Sample, chance: Shares) -> Iterator[str]:
+    counts = np.bincount(sample.labels, minlength=len(chance))
+    if task != "far-listops" and (len(counts) != len(chance) or unlikely(counts, chance)):
+        yield f"the labels of {counts.sum()} draws are not balanced: {counts.tolist()}"
+
+
+def _features(sample: Sample, distance: int, kind: Kind) -> Iterator[Group]:
+    """All that must not depend on the label: what bounded models see, what an orbit keeps."""
+    labels, kinds = sample.labels, int(sample.labels.max()) + 1
+    seen = sample.tokens if kind == "bag" else sample.tokens[:, -distance:]
+    yield from window_features(seen, labels, kinds, distance)
+    if kind == "read-out":
+        yield from place_features("a token behind the evidence", seen, labels, kinds)
+    for name, columns in sample.fixed.items():
+        yield from place_features(f"a value of {name!r}", columns, labels, kinds)
 
 
 def _upper(failing: int, checked: int) -> float:
@@ -167,49 +289,3 @@ def _upper(failing: int, checked: int) -> float:
             term *= (checked - k) / (k + 1) * middle / (1 - middle)
         low, high = (middle, high) if total > 1 - CONFIDENCE else (low, middle)
     return high
-
-
-def _length(task: str, options: Any) -> int:
-    if task == "far-injection":
-        return injection.added_length(options)
-    return int(MEMBERS[task].length(options))
-
-
-def _reach(task: str, options: Any) -> int:
-    """How far back from the last position the nearest evidence may be."""
-    return int(MEMBERS[task].length(options) - 1 - MEMBERS[task].last_evidence(options))
-
-
-def _orbits(task: str, options: Any, samples: int) -> tuple[Iterator[Member], bool]:
-    if task == "far-injection":
-        return _injected(options, samples), False
-    member = MEMBERS[task]
-    listed = segments.everything(options) if member is segments else None
-    if listed is not None:
-        return (_member(member, options, drawn, 0) for drawn in listed), True
-    rng = generator(options.seed, 2**31)  # not a key of any split's blocks
-    drawn = member.draw(options, rng, samples)
-    # The read-out tasks' evidence has a last position by construction: nothing to enumerate.
-    exact = task in READOUT and options.noise == 0
-    return (_member(member, options, drawn, row) for row in range(samples)), exact
-
-
-def _member(member: Any, options: FarOptions, drawn: Any, row: int) -> Member:
-    orbit, weights = member.orbit(options, drawn, row)
-    return member.render(options, orbit), member.labels(options, orbit), weights
-
-
-def _injected(options: InjectionOptions, samples: int) -> Iterator[Member]:
-    """Orbits around random inner sequences: the claim is for any inner example whatsoever."""
-    vocab, rng = 16, generator(options.seed, 2**31)
-    for _ in range(samples):
-        inner = rng.integers(0, vocab, int(rng.integers(1, 200)))
-        target = rng.integers(0, 4, 1)
-        one = injection.draw(options, rng, 1, vocab)
-        k = options.difficulty
-        orders = np.stack([np.roll(one.marks[0], shift) for shift in range(k)])
-        guard = one.guard.repeat(k, axis=0)
-        orbit = injection.Wrapped(orders, guard)
-        tokens = np.stack([injection.wrap(options, orbit, i, inner, vocab) for i in range(k)])
-        labels = injection.combine(options, orders, target.repeat(k), 4)
-        yield tokens, labels, np.full(k, 1 / k)

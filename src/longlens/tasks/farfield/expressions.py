@@ -8,10 +8,10 @@ Every token of the expression (operators, digits, brackets) is D positions befor
 background between them; the expression is read out at the last position, D or more behind it. The
 grammar is that of ``listops``, with at most ``difficulty`` levels and ``tokens`` tokens.
 
-**Proven.** A model that is read out at the last position and reaches back fewer than D positions
-sees background alone, which is drawn independently of the expression: it can do no better than the
-most frequent value (about 17 %; the certificate states it). Also, no window of width D or less
-holds two tokens of the expression.
+**Proven.** A model that is read out at the last position alone and reaches back fewer than D
+positions sees background alone, which is drawn independently of the expression: it can do no better
+than the most frequent value (0 or 9, about 12 %; the certificate counts it). Also, no window of
+width D or less holds two tokens of the expression.
 
 **Not proven**, and not true: that *pooled* features of width one are at chance. The bag of single
 tokens holds all digits and operators; MIN, MAX, MED and SM do not depend on the order of their
@@ -44,11 +44,6 @@ class Drawn:
 def length(options: FarListOpsOptions) -> int:
     """Positions of an example."""
     return options.tokens * options.distance + 1
-
-
-def last_evidence(options: FarListOpsOptions) -> int:
-    """The last position that a token of an expression may have."""
-    return (options.tokens - 1) * options.distance
 
 
 def vocabulary(options: FarListOpsOptions) -> int:

@@ -19,7 +19,8 @@ can learn one part before the other; of two inner classes it is an exclusive or,
 descent finds slowly.
 
 **Theorem.** For r ≤ D the label is independent of ``bag_r(x)``, edges and the inner example
-included (of a pair: b is); every model of bounded features and any symmetric pooling is right with
+included (of a pair: b is). So in exact arithmetic every model that is a function of that bag
+(bounded features that do not know their positions, any symmetric pooling) is right with
 probability 1/2 at most, even if it solves the inner task perfectly.
 
 *Proof.* As for ``far-order``: for fixed z and C, windows of width r ≤ D that touch a segment lie
@@ -34,6 +35,7 @@ order. Features that know absolute positions are not covered (see the package's 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,27 @@ def wrap(options: InjectionOptions, wrapped: Wrapped, row: int, inner: Array, vo
     return np.concatenate([first, inner.astype(guard.dtype), rest])
 
 
+def examples(
+    options: InjectionOptions, rng: np.random.Generator, inner: Sequence[Array], targets: Ints,
+    kinds: int, vocab: int,
+) -> tuple[Wrapped, list[Array], Ints]:  # fmt: skip
+    """Wrap inner examples of ``kinds`` classes: what was drawn, N rows of tokens, labels (N,).
+
+    The task's files are written with it, and certificates look at what it gives.
+    """
+    wrapped = draw(options, rng, len(inner), vocab)
+    rows = [wrap(options, wrapped, i, z, vocab) for i, z in enumerate(inner)]
+    return wrapped, rows, combine(options, wrapped.marks, targets, kinds)
+
+
+def orbit(options: InjectionOptions, wrapped: Wrapped, row: int) -> Wrapped:
+    """The rotations of example ``row``'s marks, in each of which another one is first."""
+    marks = wrapped.marks[row]
+    first = np.roll(marks, -int(marks.argmin()))  # the same list whichever member was drawn
+    orders = np.stack([np.roll(first, shift) for shift in range(len(marks))])
+    return Wrapped(orders, wrapped.guard[row : row + 1].repeat(len(marks), axis=0))
+
+
 class _Make:
     """A block maker that can be sent to another process; opens the inner task where it runs."""
 
@@ -131,12 +154,9 @@ class _Make:
         rng = generator(options.seed, SPLITS.index(split), block)
         inner, targets, kinds, extras = self._inner(options, split, block, count, rng)
         vocab = PATTERN_VOCAB if self.task is None else int(self.task.spec.vocab_size or 0)
-        wrapped = draw(options, rng, count, vocab)
-        rows = [wrap(options, wrapped, i, z, vocab) for i, z in enumerate(inner)]
+        wrapped, rows, labels = examples(options, rng, inner, targets, kinds, vocab)
         out: dict[str, Array] = {
-            "targets": combine(options, wrapped.marks, targets, kinds).astype(
-                np.min_scalar_type(2 * kinds)
-            ),
+            "targets": labels.astype(np.min_scalar_type(2 * kinds)),
             "inner": targets.astype(np.min_scalar_type(kinds - 1)),
             "first": wrapped.marks[:, 0].astype(np.uint8),
             **extras,

@@ -8,13 +8,14 @@
 A table is a random permutation of n symbols, written as n pairs (key, value) in random order; all
 tables use the same tokens. A gap has D - 1 background tokens (the last one D, with the read-out).
 
-**Theorem.** A model that is read out at the last position and reaches back fewer than D positions
-from there is at chance (1/n), whatever it knows about positions. *Proof.* The last D tokens are
-background, drawn independently of start and tables; for fixed tables the label is a bijection of
-the uniformly drawn start. ∎ Every hop (from the start to the first table, and from each table to
-the next) is over D or more positions, so no shorter detour exists. What is *not* proven: that the
-hops must be made one after another, or that pooled models without positions fail (the pairs of a
-table can be recognised by windows of width two; which table they belong to cannot).
+**Theorem.** A model that is read out at the last position alone and reaches back fewer than D
+positions from there is at chance (1/n), whatever it knows about positions. *Proof.* The last D
+tokens are background, drawn independently of start and tables; for fixed tables the label is a
+bijection of the uniformly drawn start. ∎ For the same reason it stays at chance as long as it does
+not reach the start, which stands first. Every hop (from the start to the first table, and from each
+table to the next) is over D or more positions, so no shorter detour exists. What is *not* proven:
+that the hops must be made one after another, or that pooled models without positions fail (the
+pairs of a table can be recognised by windows of width two; which table they belong to cannot).
 """
 
 from __future__ import annotations
@@ -42,11 +43,6 @@ def length(options: PointerOptions) -> int:
     """Positions of an example."""
     stride = options.distance - 1 + 2 * options.difficulty
     return 1 + options.hops * stride + options.distance
-
-
-def last_evidence(options: PointerOptions) -> int:
-    """The last position of the last table."""
-    return length(options) - 1 - options.distance
 
 
 def vocabulary(options: PointerOptions) -> int:

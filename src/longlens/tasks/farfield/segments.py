@@ -12,7 +12,8 @@ of random extent that moves everything. All examples have one length.
 * ``far-match``: three segments of which two are alike, a a b in some order; the label says
   whether the first two match (a a b) or not (a b a, b a a).
 
-**Theorem.** For r ≤ D the label is independent of ``bag_r(x)``, edges included.
+**Theorem.** For r ≤ D the label is independent of ``bag_r(x)``, edges included. So in exact
+arithmetic no model that is a function of that bag (see the package's docstring) beats chance.
 
 *Proof.* Fix background, guard and which marks occur; let x and x' differ in the marks' order alone.
 A window of width r ≤ D that holds a token of S_i holds at most r - 1 ≤ D - 1 positions on either
@@ -153,9 +154,10 @@ def orbit(options: OrderOptions, drawn: Drawn, row: int) -> tuple[Drawn, npt.NDA
         pair = values[np.argsort(-counts)]
         orders, chance = pair[np.array(ARRANGEMENTS)], np.array([0.5, 0.25, 0.25])
     else:
+        first = np.roll(marks, -int(marks.argmin()))  # the same list whichever member was drawn
         many = len(marks) > 4
-        listed = [np.roll(marks, k) for k in range(len(marks))] if many else permutations(marks)
-        orders = np.array(list(listed))
+        turned = (np.roll(first, k) for k in range(len(marks)))
+        orders = np.array(list(turned if many else permutations(sorted(marks))))
         chance = np.full(len(orders), 1 / len(orders))
 
     def same(values: npt.NDArray[np.uint8]) -> Tokens:

@@ -7,9 +7,9 @@
 
 Two bits by default (``difficulty``), at random places of the first ``span`` positions.
 
-**Theorem.** A model that is read out at the last position and reaches back fewer than D positions
-from there is at chance (1/2), whatever it knows about positions. *Proof.* The last bit's position
-is at most ``span`` - 1 and the last position is ``span`` + D - 1, so the D last tokens are
+**Theorem.** A model that is read out at the last position alone and reaches back fewer than D
+positions from there is at chance (1/2), whatever it knows about positions. *Proof.* The last bit's
+position is at most ``span`` - 1 and the last position is ``span`` + D - 1, so the D last tokens are
 background, which is drawn independently of the bits; the parity of independent fair bits is fair. ∎
 
 With mean pooling this would be no far-field task: a feature of width one counts the ones, and a
@@ -42,11 +42,6 @@ class Drawn:
 def length(options: XorOptions) -> int:
     """Positions of an example."""
     return options.room + options.distance
-
-
-def last_evidence(options: XorOptions) -> int:
-    """The last position that a bit may have."""
-    return options.room - 1
 
 
 def vocabulary(options: XorOptions) -> int:
