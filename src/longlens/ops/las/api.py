@@ -22,6 +22,7 @@ from longlens.ops.las.sdpa import (
 )
 from longlens.ops.las.triton import mirror_op, why_not
 from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
+from longlens.ops.las.triton.prologue_op import LONGEST, MOST_SEQUENCES
 from longlens.ops.rotary import rotate
 
 
@@ -289,7 +290,8 @@ def kernel_refusal(call: Call) -> str | None:
         return "Triton kernels have no forward-mode and no second derivatives"
     if isinstance(call.query_offset, Tensor):
         return "Triton kernels take query_offset as an int, not as a tensor"
-    if call.query.shape[0] * call.query.shape[1] > MOST_HEADS:
+    blocks = 1 if call.chunk is None else -(-call.query.shape[2] // call.chunk)
+    if call.query.shape[0] * call.query.shape[1] * blocks > MOST_HEADS:
         return f"Triton kernels take up to {MOST_HEADS:,} heads, those of all sequences together"
     if call.smoothing == "masked" and call.window > 1:
         if call.window // 2 > WIDEST_BAND:
@@ -306,7 +308,8 @@ def _prologue_runs(call: Call, decision: _Decision) -> bool:
         query.is_cuda
         and why_not(query.device, query.dtype, max(query.shape[3], value.shape[3])) is None
         and _route(call, decision)[0] in FUSED_ROUTES
-        and query.shape[2] <= call.key.shape[2]
+        and query.shape[0] <= MOST_SEQUENCES
+        and query.shape[2] <= min(call.key.shape[2], LONGEST)
         and (call.is_causal or query.shape[2] == call.key.shape[2])
     )
 
@@ -346,7 +349,7 @@ def _route(call: Call, decision: _Decision) -> tuple[str, str]:
 def _attend(call: Call, decision: _Decision) -> Tensor:
     width = call.value.shape[3]
     if call.query.numel() == 0 or call.value.numel() == 0:
-        return zero_rows(call.query, width)
+        return zero_rows(call.query, width, call.key, call.value, call.alpha)
     if call.chunk is None or isinstance(call.query_offset, Tensor):
         tensors = [call.query, call.key, call.value]
         if decision.impl == "triton":
@@ -355,7 +358,7 @@ def _attend(call: Call, decision: _Decision) -> Tensor:
     outs = []
     for rows, piece in pieces(call):
         if piece is None:
-            outs.append(zero_rows(call.query[:, :, :rows], width))
+            outs.append(zero_rows(call.query[:, :, :rows], width, call.key, call.value, call.alpha))
         else:
             out = _attend(piece, decision)  # (B·blocks, H, chunk, Dv)
             out = out.unflatten(0, (call.query.shape[0], -1)).transpose(1, 2).flatten(2, 3)

@@ -82,8 +82,8 @@ def check_reading(
         raise ValueError(f"edge must be one of {EDGES}, got {edge!r}")
     if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"chunk must be None or an integer >= 1, got {chunk!r}")
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale must be None or a finite number, got {scale}")
+    if scale is not None and not 0 < scale < math.inf:  # kernels put -inf before it is applied
+        raise ValueError(f"scale must be None or a finite number > 0, got {scale}")
     if alpha_max is not None and not (math.isfinite(alpha_max) and alpha_max >= 0):
         raise ValueError(f"alpha_max must be None or a finite number >= 0, got {alpha_max}")
     return smoothing

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.ops.las.checks import check_reading
+from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
+from longlens.ops.las.row import full_scores
 from longlens.ops.las.smoothing import pool_values
 from longlens.ops.las.triton import why_not
+from longlens.ops.las.triton.attention_op import MOST_HEADS
 from longlens.ops.las.triton.decode_op import decode_attention
 
 
@@ -138,23 +140,37 @@ class LaSCache:
         Key heads are shared by reshaping the query, so the cache is read once, unrepeated.
         ``impl="triton"`` takes kernels without gradients that share out long caches.
         """
+        self._check(query, alpha, scale)
         n = self.length
         if impl == "triton":
             return self._attend_fused(query, alpha, scale)
         B, heads, _, D = query.shape
         kv_heads = self._key.shape[1]
         key, pooled = self._key[:, :, :n], self._pooled[:, :, :n]
-        grouped = query.view(B, kv_heads, heads // kv_heads, D)
-        scores = (grouped @ key.transpose(-2, -1)).to(torch.promote_types(key.dtype, torch.float32))
-        scores = scores * (D**-0.5 if scale is None else scale)
+        grouped = query.reshape(B, kv_heads, heads // kv_heads, D)
+        scores = full_scores(grouped, key) * (D**-0.5 if scale is None else scale)
         if alpha is not None:
             age = torch.arange(n - 1, -1, -1, device=query.device)
             rate = alpha.to(scores.dtype).view(kv_heads, -1, 1)
             scores = scores * torch.exp(-rate * age)
-        if (visible := self._visible()) is not None:
+        visible = self._visible()
+        if visible is not None:
             scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
         weights = scores.softmax(-1).to(pooled.dtype)
+        if visible is not None:  # a sequence without a single token yet
+            weights = weights.masked_fill(~visible.any(-1)[:, None, None, None], 0)
         return (weights @ pooled).reshape(B, heads, 1, -1)
+
+    def _check(self, query: Tensor, alpha: Tensor | None, scale: float | None) -> None:
+        B, D = self._key.shape[0], self._key.shape[3]
+        if query.ndim != 4 or (query.shape[0], *query.shape[2:]) != (B, 1, D):
+            raise ValueError(
+                f"query must be one token, of shape ({B}, heads, 1, {D}) for a cache of keys "
+                f"{tuple(self._key.shape)}, got {tuple(query.shape)}"
+            )
+        check_tensors(query, self._key, self._pooled, enable_gqa=True)
+        check_reading(self.window, self.smoothing, self.edge, is_causal=True, scale=scale)
+        check_side_inputs(query, self._key, alpha, None, None)
 
     def _visible(self) -> Tensor | None:
         """Which stored keys the newest token sees, (B, length); None: all."""
@@ -166,6 +182,8 @@ class LaSCache:
         D, width = query.shape[3], self._pooled.shape[3]
         reason = why_not(query.device, query.dtype, max(D, width))
         tensors = [query, self._key, self._pooled, *([] if alpha is None else [alpha])]
+        if self._key.shape[0] * self._key.shape[1] > MOST_HEADS:
+            reason = f"Triton kernels take up to {MOST_HEADS:,} key heads of all sequences together"
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             reason = "the decoding kernels have no gradient; use torch.no_grad()"
         if reason is not None:

@@ -17,6 +17,7 @@ FLASH and TILE may be causal inside each block, which is square then.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from longlens.ops.las.operands import operator_ready
 aten = torch.ops.aten
 FLASH, TILE, BAND = range(3)
 WIDEST_FLASH = 256  # columns of a head that CUDA's flash operator takes
+MOST_SEQUENCES = 65_535  # a limit of CUDA on an axis of a grid, which both its operators run into
 
 
 class Part(NamedTuple):
@@ -68,11 +70,24 @@ def _flash_takes(q: Tensor) -> bool:
     )
 
 
+def _shares(*tensors: Tensor | None) -> Iterator[list[Any]]:
+    """The first dimension in shares that an operator takes."""
+    cut = [None if t is None else t.split(MOST_SEQUENCES) for t in tensors]
+    for index in range(max(len(share) for share in cut if share is not None)):
+        yield [None if share is None else share[index] for share in cut]
+
+
 def flash_forward(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, bias: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
     """Attention on (N, M, n, D) and its log-sum-exp (N, M, n). Causal calls must be square."""
     assert k.shape[2] > 0, "the CPU operator dies on an empty key sequence"
+    if q.shape[0] > MOST_SEQUENCES:
+        found = [
+            flash_forward(q_, k_, v_, causal, bias_, scale)
+            for q_, k_, v_, bias_ in _shares(q, k, v, bias)
+        ]
+        return torch.cat([out for out, _ in found]), torch.cat([lse for _, lse in found])
     q, k, v = (operator_ready(t) for t in (q, k, v))
     if q.device.type == "cpu":
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
@@ -102,6 +117,13 @@ def flash_backward(
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of q, k and v, given an output and log-sum-exp that may cover further keys."""
+    if q.shape[0] > MOST_SEQUENCES:
+        shares = [
+            flash_backward(grad_, q_, k_, v_, out_, lse_, causal, bias_, scale)
+            for grad_, q_, k_, v_, out_, lse_, bias_ in _shares(grad, q, k, v, out, lse, bias)
+        ]
+        dq, dk, dv = (torch.cat(share) for share in zip(*shares, strict=True))
+        return dq, dk, dv
     grad, q, k, v, out = (operator_ready(t) for t in (grad, q, k, v, out))
     if q.device.type == "cpu":
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -145,7 +167,7 @@ def _fused_inputs(part: Part, tensors: list[Tensor]) -> tuple[list[Tensor], Tens
 def _tile_scores(part: Part, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Scores of the explicit tiles before and after the decay; -inf where no key may be seen."""
     q, k, _, decay = tensors[:4]
-    raw = (q @ k.transpose(-2, -1)).to(decay.dtype) * part.scale
+    raw = (q.to(decay.dtype) @ k.to(decay.dtype).transpose(-2, -1)) * part.scale
     scores = raw * decay[:, None]
     if part.causal:
         future = torch.ones_like(decay[0], dtype=torch.bool).triu(1)
@@ -185,15 +207,15 @@ def _part_backward(
         inner = (grad.to(p.dtype) * value).sum(-1)
         return [p * (inner - delta), (p[..., None] * grad).to(value.dtype)]
     if part.kind == TILE:
-        q, k, v, decay = tensors[:4]
+        decay, dtype = tensors[3], grad.dtype
+        q, k, v, grad = (t.to(decay.dtype) for t in (*tensors[:3], grad))
         raw, scores = _tile_scores(part, tensors)
         p = torch.exp(scores - lse[..., None])
-        inner = (grad @ v.transpose(-2, -1)).to(p.dtype)
-        d_scores = p * (inner - delta[..., None])
-        d_raw = (d_scores * decay[:, None] * part.scale).to(q.dtype)
+        d_scores = p * (grad @ v.transpose(-2, -1) - delta[..., None])
+        d_raw = d_scores * decay[:, None] * part.scale
         d_decay = (d_scores * raw).sum((0, 2))
-        d_v = p.to(v.dtype).transpose(-2, -1) @ grad
-        return [d_raw @ k, d_raw.transpose(-2, -1) @ q, d_v, d_decay]
+        found = [d_raw @ k, d_raw.transpose(-2, -1) @ q, p.transpose(-2, -1) @ grad]
+        return [*(g.to(dtype) for g in found), d_decay]
     (q, k, v), bias = _fused_inputs(part, tensors)
     grads = flash_backward(
         grad.flatten(0, 1),

@@ -51,8 +51,7 @@ def row_attention(
         visible = visible & (j >= first)
 
     grouped = query.reshape(B, kv_heads, heads // kv_heads, D)
-    scores = grouped @ key.transpose(-2, -1)  # (B, Hkv, G, S)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
+    scores = full_scores(grouped, key) * scale
     if alpha is not None:
         rate = alpha.to(scores.dtype).view(kv_heads, -1, 1)
         scores = scores * torch.exp(-rate * distance.abs())
@@ -68,6 +67,21 @@ def row_attention(
             weights = weights / _sum(real, before, after).clamp(min=1)
         weights = _sum(weights, after, before).masked_fill(~visible, 0)
     return (weights.to(value.dtype) @ value).reshape(B, heads, 1, -1)
+
+
+def full_scores(query: Tensor, key: Tensor) -> Tensor:
+    """Products of queries (B, Hkv, G, D) and keys (B, Hkv, S, D), float32 at least: (…, G, S).
+
+    A product in half precision would round each score, to eight bits in bfloat16.
+    """
+    if query.dtype in (torch.float32, torch.float64):
+        return query @ key.transpose(-2, -1)
+    differentiated = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
+    if query.is_cuda and not differentiated:  # reads the keys as they are, but has no gradient
+        flat = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), torch.float32)
+        scores: Tensor = flat.unflatten(0, query.shape[:2])
+        return scores
+    return query.float() @ key.transpose(-2, -1).float()
 
 
 def _sum(row: Tensor, before: int, after: int) -> Tensor:

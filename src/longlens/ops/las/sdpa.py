@@ -30,6 +30,7 @@ from longlens.ops.las.row import row_attention
 from longlens.ops.las.smoothing import pool_values
 from longlens.ops.las.transforms import functional
 from longlens.ops.las.triton.attention_op import kernel_attention
+from longlens.ops.numerics import full_precision
 
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
 FUSED_ROUTES = ("plain", "folded")  # those with one call, whose inputs Triton can prepare
@@ -143,6 +144,8 @@ def sdpa_attention(
         key, pooled, value = key[:, :, :seen], pooled[:, :, :seen], value[:, :, :seen]
         key_mask = None if key_mask is None else key_mask[:, :seen]
 
+    if key_mask is not None:  # whatever it holds, a masked key takes no part
+        key = key.masked_fill(~key_mask[:, None, :, None], 0)
     query, key, pooled, width = pad_heads(query, key, pooled)
     if route == "plain":
         out = _plain(query, key, pooled, is_causal=is_causal, key_mask=key_mask, scale=scale)
@@ -181,9 +184,13 @@ def pad_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor, 
     return q, k, v, width
 
 
-def zero_rows(q: Tensor, width: int) -> Tensor:
+def zero_rows(q: Tensor, width: int, *others: Tensor | None) -> Tensor:
     """The result of queries that see no key: zeros, but part of the graph as any other row."""
-    return q[..., :0].sum(-1, keepdim=True).expand(-1, -1, -1, width)
+    zeros = q[..., :0].sum(-1, keepdim=True)
+    for other in others:
+        if other is not None and other.requires_grad:
+            zeros = zeros + other[..., :0].sum().to(q.dtype)
+    return zeros.expand(-1, -1, -1, width)
 
 
 def repeat_heads(query: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -286,7 +293,7 @@ def _merged(
     pieces = []
     if start:
         if is_causal:
-            pieces.append(zero_rows(q[:, :, :start], v.shape[-1]))
+            pieces.append(zero_rows(q[:, :, :start], v.shape[-1], k, v, alpha))
         else:
             parts = Parts(alpha, alpha_max, scale, key_mask)
             parts.keys_after(q[:, :, :start], k, v, row=0, gap=-offset - start, keys=0)
@@ -307,8 +314,13 @@ def _merged(
 
 
 def _rows(q: Tensor, k: Tensor, v: Tensor, offset: int | Tensor, **reading: Any) -> Tensor:
+    """The reference on blocks of rows, in float32 at least: half precision would round scores."""
+    dtype = q.dtype
+    q, k, v = (full_precision(t) for t in (q, k, v))
+
     def block(rows: Tensor, first: int, k: Tensor, v: Tensor, alpha: Tensor | None) -> Tensor:
-        return reference(rows, k, v, **{**reading, "alpha": alpha, "query_offset": offset + first})
+        changes: dict[str, Any] = {"alpha": alpha, "query_offset": offset + first}
+        return reference(rows, k, v, **{**reading, **changes}).to(dtype)
 
     alpha = reading["alpha"]
     if q.shape[2] <= ROW_BLOCK or functional():  # torch.func has no checkpoints

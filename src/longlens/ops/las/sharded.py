@@ -222,7 +222,7 @@ def folded_inputs_sharded(
     takes them from there, PyTorch's `context_parallel` for one (`docs/long_sequences.md`).
 
     Args and shapes are those of `las_attention_sharded`. α times the length of the *whole* sequence
-    must be in range (60 in float32 and bfloat16); `las_attention_sharded` has no such limit.
+    must be in range (72 in float32 and bfloat16); `las_attention_sharded` has no such limit.
 
     Returns:
         query, key and value, (B, Hq, n, ·) all three: heads of a group have different factors.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from longlens.ops.las.api import las_attention
-from longlens.ops.las.checks import check_reading
+from longlens.ops.las.api import kernel_refusal, las_attention
+from longlens.ops.las.call import Call, make_call
+from longlens.ops.las.checks import may_read
+from longlens.ops.las.sdpa import zero_rows
 from longlens.ops.las.smoothing import reach
-from longlens.ops.las.triton import why_not
-from longlens.ops.las.triton.attention_op import kernel_attention
+from longlens.ops.las.triton.attention_op import MOST_HEADS, kernel_attention
 from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Plan, prologue
+
+INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 
 def las_attention_varlen(
@@ -39,7 +43,8 @@ def las_attention_varlen(
         query: (T, Hq, D), all sequences in a row; T is the sum of their lengths.
         key: (T, Hkv, D).
         value: (T, Hkv, Dv).
-        cu_seqlens: (N+1,) integers: 0, then where each of the N sequences ends.
+        cu_seqlens: (N+1,) integers: 0, then where each of the N sequences ends, the last at T.
+            Sequences may be empty. Eager code reads the numbers, to refuse wrong ones.
         max_seqlen: at least the length of the longest.
         alpha: as in `las_attention`, as are all further options.
         window: as in `las_attention`.
@@ -63,39 +68,40 @@ def las_attention_varlen(
 
     """
     _check(query, key, value, cu_seqlens, max_seqlen)
-    smoothing = check_reading(window, smoothing, edge, is_causal, chunk, scale, alpha_max)
-    T = query.shape[0]
-    token = torch.arange(T, device=query.device)
-    bounds = cu_seqlens.to(torch.int32).contiguous()
-    sequence = torch.searchsorted(bounds, token, right=True) - 1
-    starts, stops = bounds[sequence], bounds[sequence + 1]
-    refusal = why_not(query.device, query.dtype, max(query.shape[2], value.shape[2]))
-    if chunk is not None:
-        refusal = refusal or "packed kernels take no chunk"
-    elif smoothing == "masked" and window > 1:
-        refusal = refusal or "packed kernels take no masked smoothing"
-    elif window > WIDEST_WINDOW:
-        refusal = refusal or f"packed kernels take windows up to {WIDEST_WINDOW}"
-    if impl == "triton" and refusal is not None:
-        raise ValueError(f"impl='triton' is not possible: {refusal}; use 'auto'")
-    if impl == "triton" or (impl == "auto" and query.is_cuda and refusal is None and T > 0):
-        q, k, v = (t.transpose(0, 1)[None] for t in (query, key, value))  # (1, H, T, D)
-        if window > 1:
-            v = _pool(v, window, smoothing, edge, starts, stops)
-        scale = query.shape[2] ** -0.5 if scale is None else scale
-        out, _ = kernel_attention(
-            q, k, v, alpha=alpha, bounds=bounds, longest=max_seqlen, causal=is_causal, scale=scale
-        )
-        return out[0].transpose(0, 1)
     options: dict[str, Any] = dict(
         alpha=alpha, window=window, smoothing=smoothing, edge=edge, is_causal=is_causal,
-        chunk=chunk, alpha_max=alpha_max, scale=scale, enable_gqa=enable_gqa, impl=impl,
+        chunk=chunk, alpha_max=alpha_max, scale=scale, enable_gqa=enable_gqa,
     )  # fmt: skip
+    q, k, v = (t.transpose(0, 1)[None] for t in (query, key, value))  # (1, H, T, D)
+    call = make_call(q, k, v, query_offset=0, **options)
+    refusal = _refusal(call, cu_seqlens.shape[0] - 1)
+    if impl == "triton" and refusal is not None:
+        raise ValueError(f"impl='triton' is not possible: {refusal}; use 'auto'")
+    T = query.shape[0]
+    bounds = cu_seqlens.to(torch.int32).contiguous()
+    _check_bounds(bounds, T, max_seqlen)
+    if T == 0 or value.shape[2] == 0:
+        return zero_rows(q, value.shape[2], k, v, alpha)[0].transpose(0, 1)
+    token = torch.arange(T, device=query.device)
+    sequence = torch.searchsorted(bounds, token, right=True) - 1
+    starts, stops = bounds[sequence], bounds[sequence + 1]
+    if impl == "triton" or (impl == "auto" and query.is_cuda and refusal is None):
+        v = call.value
+        if window > 1:
+            v = _pool(v, window, call.smoothing, edge, starts, stops)
+        out, _ = kernel_attention(
+            call.query, call.key, v, alpha=alpha, bounds=bounds, longest=max_seqlen,
+            causal=is_causal, scale=call.scale,
+        )  # fmt: skip
+        return out[0].transpose(0, 1)
     place = torch.arange(max_seqlen, device=query.device)
     real = place < (bounds[1:] - bounds[:-1])[:, None]  # (N, longest)
-    index = (bounds[:-1, None] + place).clamp(max=max(T - 1, 0))
-    q, k, v = (t[index].transpose(1, 2) for t in (query, key, value))
-    padded = las_attention(q, k, v, key_mask=real, query_offset=0, **options)
+    index = (bounds[:-1, None] + place).clamp(max=T - 1)
+    q, k, v = (
+        t[index].masked_fill(~real[:, :, None, None], 0).transpose(1, 2)
+        for t in (query, key, value)
+    )
+    padded = las_attention(q, k, v, key_mask=real, query_offset=0, impl=impl, **options)
     return padded[sequence, :, token - starts]
 
 
@@ -106,15 +112,53 @@ def _check(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longes
                 f"{name} must have shape (tokens, heads, head_dim) with the query's "
                 f"{query.shape[0]} tokens, got {tuple(t.shape)}"
             )
-    if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 2 or cu_seqlens.dtype.is_floating_point:
+    if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1 or cu_seqlens.dtype not in INTEGERS:
         raise ValueError(
-            "cu_seqlens must be a tensor of N+1 integers for N >= 1 sequences, got "
+            "cu_seqlens must be a tensor of N+1 integers for N sequences, got "
             f"{cu_seqlens.dtype} of shape {tuple(cu_seqlens.shape)}"
         )
     if cu_seqlens.device != query.device:
         raise ValueError(f"cu_seqlens must be on {query.device}, got {cu_seqlens.device}")
-    if not isinstance(longest, int) or longest < 1:
-        raise ValueError(f"max_seqlen must be an integer >= 1, got {longest!r}")
+    if not isinstance(longest, int | torch.SymInt) or longest < 0:
+        raise ValueError(f"max_seqlen must be an integer >= 0, got {longest!r}")
+
+
+def _check_bounds(bounds: Tensor, tokens: int, longest: int) -> None:
+    """Bounds that are none would have kernels read and write beyond the tensors."""
+    if not may_read(bounds):  # compiled code and CUDA graphs check where they run
+        lengths = bounds.diff()
+        right = (bounds[0] == 0) & (bounds[-1] == tokens)
+        right = right & (lengths >= 0).all() & (lengths <= longest).all()
+        torch._assert_async(right, "cu_seqlens must rise from 0 to the number of tokens, by at "
+                            "most max_seqlen at a time")  # fmt: skip
+        return
+    numbers = bounds.tolist()
+    if numbers[0] != 0 or numbers[-1] != tokens:
+        raise ValueError(
+            f"cu_seqlens must start at 0 and end at the number of tokens, {tokens}, got "
+            f"{numbers[0]} and {numbers[-1]}"
+        )
+    for start, stop in pairwise(numbers):
+        if start > stop:
+            raise ValueError(f"cu_seqlens must not decrease, got {start} before {stop}")
+        if stop - start > longest:
+            raise ValueError(
+                f"max_seqlen must be at least the length of every sequence, got {longest} and a "
+                f"sequence of {stop - start}"
+            )
+
+
+def _refusal(call: Call, sequences: int) -> str | None:
+    """Why the kernels cannot serve a packed call; None: they can."""
+    if call.chunk is not None:
+        return "packed kernels take no chunk"
+    if call.smoothing == "masked" and call.window > 1:
+        return "packed kernels take no masked smoothing"
+    if call.window > WIDEST_WINDOW:
+        return f"packed kernels take windows up to {WIDEST_WINDOW}"
+    if sequences * call.query.shape[1] > MOST_HEADS:
+        return f"Triton kernels take up to {MOST_HEADS:,} heads, those of all sequences together"
+    return kernel_refusal(call)
 
 
 def _pool(

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from longlens.ops.las.flash import flash_backward, flash_forward
 from longlens.ops.las.operands import dense_rows
-from longlens.ops.las.triton.prologue_op import empty_as, strides
+from longlens.ops.las.triton.prologue_op import MOST_SEQUENCES, empty_as, strides
 from longlens.ops.launching import next_power_of_2, on_device, watched
 
 aten = torch.ops.aten
@@ -34,6 +34,7 @@ def serves(query: Tensor, value: Tensor) -> bool:
         and WIDTHS[0] <= D <= WIDTHS[1]
         and D % 8 == 0
         and query.shape[2] >= SHORTEST
+        and query.shape[0] <= MOST_SEQUENCES // 2
         and torch.cuda.get_device_properties(query.device).major >= 9
         and not torch.are_deterministic_algorithms_enabled()  # cuDNN's backward uses atomics
     )

@@ -16,6 +16,8 @@ from torch.autograd.function import once_differentiable
 from longlens.ops.las.operands import dense_rows, dense_sides
 from longlens.ops.launching import next_power_of_2, on_device
 
+# Limits of CUDA on the second and third axis of a grid: blocks of at least 16 rows, sequences
+LONGEST, MOST_SEQUENCES = 16 * 65_535, 65_535
 WIDEST_WINDOW = 64  # beyond it, doubling in torch reads less than one load per window position
 
 
