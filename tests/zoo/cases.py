@@ -22,7 +22,8 @@ SMALL = {
     "hidden": 16,
     "rpe_dim": 8,
 }
-BAND = {"local": {"window": 5}}
+# A state space on a quarter of 16 channels would drown in the dense products around it.
+OWN = {"local": {"window": 5}, "gss": {"inner_dim": 8}}
 
 
 def options(key, *, max_length=64, **more):
@@ -30,7 +31,7 @@ def options(key, *, max_length=64, **more):
     small = {k: v for k, v in SMALL.items() if k in known and known[k] is not None}
     if "max_length" in known:
         small["max_length"] = max_length
-    return {**small, **BAND.get(key, {}), **more}
+    return {**small, **OWN.get(key, {}), **more}
 
 
 def directions(key):

@@ -33,7 +33,8 @@ TABLE_10 = {
 DIFFERENT = {
     "dss": {"special_init"},  # λ starts at the skew-HiPPO spectrum, as its paper says
     "s5": {"special_init"},  # λ starts at HiPPO-N, as its paper says
-    "gss": {"complex"},  # its DSS has complex λ
+    # its DSS has complex λ, and a layer norm before it in the paper's listing
+    "gss": {"complex", "normalized"},
     "sgconv": {"non_recurrent"},  # an FFT convolution; no step depends on the one before
     "tnn": {"gating"},  # the gated Toeplitz unit multiplies two functions of the input
 }

@@ -1,7 +1,8 @@
 """ALiBi: Press, Smith & Lewis 2021 (arXiv 2108.12409).
 
 "Train Short, Test Long: Attention with Linear Biases Enables Input Length Extrapolation". Softmax
-attention whose scores lose m·|i-j|, with slopes m = 2^(-8h/H), h = 1 … H, fixed.
+attention whose scores lose m·|i-j|, with slopes m = 2^(-8h/H), h = 1 … H, fixed. The paper has
+powers of two for H alone; for other H the slopes are those of its code, see `alibi_slopes`.
 
 Left open by the paper, chosen here: the bidirectional form is symmetric in i and j; `chunk` cuts
 keys and queries into blocks and `window` smooths the attention rows, as in the LaS paper's chunked
@@ -24,10 +25,18 @@ from longlens.ops.las.smoothing import pool_values
 def alibi_slopes(num_heads: int) -> Tensor:
     """M for every head, (H,).
 
+    Between two powers of two, P and 2P, P heads have the slopes of P heads, and the others take
+    every second slope of 2P heads, from the first on, as in the authors' code.
+
     >>> alibi_slopes(4)
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
+    >>> alibi_slopes(6)
+    tensor([0.2500, 0.0625, 0.0156, 0.0039, 0.5000, 0.1250])
     """
-    return 2.0 ** (-8 * torch.arange(1, num_heads + 1) / num_heads)
+    power = 2 ** (num_heads.bit_length() - 1)
+    even = 2.0 ** (-8 * torch.arange(1, power + 1) / power)
+    between = 2.0 ** (-4 * (2 * torch.arange(num_heads - power) + 1) / power)
+    return torch.cat([even, between])
 
 
 class AlibiAttention(CachedAttention):

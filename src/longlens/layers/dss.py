@@ -5,9 +5,12 @@
     exp:      K_l = Re Σ_n w_n · (exp(λ_n Δ) - 1)/λ_n · exp(λ_n Δ l)
     softmax:  K_l = Re Σ_n w_n/λ_n · exp(λ_n Δ l) / Σ_{k < L} exp(λ_n Δ k)
 
+λ starts at the skew-HiPPO spectrum, the real and imaginary parts of w at standard deviation 1.
+
 Left open by the paper, chosen here: "softmax" sums over `max_length` taps, not over the length of
 the batch at hand, so that padding changes nothing; and Re λ < 0 in both (the paper lets "softmax"
-have any sign), so that no exponential overflows.
+have any sign), so that no exponential overflows. The authors' later code learns one Δ for the real
+parts of λ and one for the imaginary parts; they start equal, and the paper has one.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from torch import Tensor
 from longlens.layers.base import (
     Aspects,
     as_complex,
-    as_pairs,
     as_parameter,
     check_choice,
     check_positive,
@@ -41,7 +43,7 @@ class DSSKernel(DiagonalKernel):
         dt_max: largest initial step size.
     """
 
-    optim_hints = special("log_decay", "frequency", "log_dt")
+    optim_hints = special("log_decay", "frequency", "log_dt", "w")
 
     def __init__(
         self,
@@ -62,9 +64,7 @@ class DSSKernel(DiagonalKernel):
         self.log_decay = as_parameter(torch.log(-lam.real))
         self.frequency = as_parameter(lam.imag)
         self.log_dt = as_parameter(log_steps(dim, dt_min, dt_max))
-        self.w = torch.nn.Parameter(
-            as_pairs(torch.randn(directions, dim, state, dtype=torch.complex64))
-        )
+        self.w = torch.nn.Parameter(torch.randn(directions, dim, state, 2))
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """Coefficients (M, D, N) and log-ratios (D, N)."""

@@ -3,16 +3,17 @@
 "Long Range Language Modeling via Gated State Spaces". A diagonal state space runs on a few
 channels only, and a wide gate multiplies what comes out:
 
-    U = GELU(x W_u)  (D/4 channels)      V = GELU(x W_v)  (3D channels)
-    y = (DSS(U) W_y ⊙ V) W_o
+    U = GELU(x W_u)  (D/4 channels)      V = GELU(x W_v)  (4D channels)
+    y = (DSS(LayerNorm(U)) W_y ⊙ V) W_o
 
-Left open by the paper, chosen here: its DSS has no step size and random λ; ours is DSS "exp" with
-Re λ = -exp(a) and random Im λ, Δ = 1 for all channels.
+The state space is DSS "exp" without a step size, λ = -exp(a) + i·exp(b), as in the paper's listing,
+with a and b drawn standard normal. (Its authors published no code.)
+
+Left open by the paper, chosen here: 64 modes (the listing has 512); real and imaginary parts of w
+start with standard deviation 1/N, as in the code of DLR, by one of the authors.
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +24,6 @@ from longlens.layers.base import (
     Mixer,
     State,
     as_complex,
-    as_pairs,
     as_parameter,
     check_positive,
     check_step,
@@ -44,21 +44,19 @@ class GSSKernel(DiagonalKernel):
         directions: M.
     """
 
-    optim_hints = special("log_decay", "frequency")
+    optim_hints = special("log_decay", "log_frequency")
 
     def __init__(self, dim: int, *, state: int, directions: int) -> None:
         super().__init__()
         check_positive(dim=dim, state=state)
         self.dim = dim
-        # exp(normal) times a small scale: memories from a few steps to a few thousand
-        self.log_decay = as_parameter(torch.randn(state) + math.log(0.02))
-        self.frequency = as_parameter(torch.randn(state))
-        w = torch.randn(directions, dim, state, dtype=torch.complex64) / state
-        self.w = nn.Parameter(as_pairs(w))
+        self.log_decay = as_parameter(torch.randn(state))
+        self.log_frequency = as_parameter(torch.randn(state))
+        self.w = nn.Parameter(torch.randn(directions, dim, state, 2) / state)
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """Coefficients (M, D, N) and log-ratios (D, N)."""
-        lam = torch.complex(-torch.exp(self.log_decay), self.frequency)
+        lam = torch.complex(-torch.exp(self.log_decay), torch.exp(self.log_frequency))
         gain = hold_gain(lam, torch.ones_like(self.log_decay))
         return as_complex(self.w) * gain, lam.expand(self.dim, -1)
 
@@ -70,7 +68,7 @@ class GSS(Mixer):
         dim: D.
         state: N complex modes.
         inner_dim: channels of the state space; None: D/4, at least 1.
-        gate_dim: channels of the gate; None: 3D.
+        gate_dim: channels of the gate; None: 4D.
         bidirectional: a second kernel looks at the future.
 
     >>> GSS(8, state=4)(torch.randn(2, 10, 8)).shape
@@ -78,7 +76,7 @@ class GSS(Mixer):
     """
 
     cost = "L log L"
-    aspects = Aspects(stable=True, gating=True)
+    aspects = Aspects(stable=True, gating=True, normalized=True)
 
     def __init__(
         self,
@@ -91,19 +89,20 @@ class GSS(Mixer):
     ) -> None:
         super().__init__()
         inner = max(1, dim // 4) if inner_dim is None else inner_dim
-        gate = 3 * dim if gate_dim is None else gate_dim
+        gate = 4 * dim if gate_dim is None else gate_dim
         check_positive(dim=dim, inner_dim=inner, gate_dim=gate)
         self.causal = not bidirectional
         self.kernel = GSSKernel(inner, state=state, directions=1 + bidirectional)
         self.skip = nn.Parameter(torch.randn(inner))
         self.to_inner = nn.Linear(dim, inner)
+        self.norm = nn.LayerNorm(inner)
         self.to_gate = nn.Linear(dim, gate)
         self.widen = nn.Linear(inner, gate)
         self.output = nn.Linear(gate, dim)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
-        u = zero_padding(F.gelu(self.to_inner(x)), mask)
+        u = zero_padding(self.norm(F.gelu(self.to_inner(x))), mask)
         k = self.kernel(x.shape[1])
         y = fft_conv(u, k[0], None if self.causal else k[1]) + self.skip.to(u.dtype) * u
         out: Tensor = self.output(self.widen(y) * F.gelu(self.to_gate(x)))
@@ -118,7 +117,7 @@ class GSS(Mixer):
         """One step: x (B, D) -> y (B, D)."""
         check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
-        u = F.gelu(self.to_inner(x))
+        u = self.norm(F.gelu(self.to_inner(x)))
         y, state = self.kernel.step(u, state)
         y = self.widen(y + self.skip.to(u.dtype) * u)
         return self.output(y * F.gelu(self.to_gate(x))), state

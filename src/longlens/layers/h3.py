@@ -8,8 +8,12 @@ keys, a diagonal one on the key-value products:
 
 With `head_dim` > 1 the product k ⊗ v is an outer product inside each head.
 
-Left open by the paper, chosen here: the diagonal state space has a skip term, the shift needs none;
-all outer products of a head share that head's diagonal kernel. Causal only, as in the paper.
+The diagonal state space is S4D-Lin under the bilinear transform, and a skip term follows each of
+the two, as in the authors' code; the shift's skip is part of its first tap.
+
+Left open by the paper, chosen here: all outer products of a head share that head's diagonal kernel;
+channels of the output stay ordered by head, where the authors' code orders them by their place
+inside the head (a permutation of the columns of the last projection). Causal only, as in the paper.
 """
 
 from __future__ import annotations
@@ -44,8 +48,10 @@ class H3(Mixer):
         check_divides("head_dim", head_dim, "dim", dim)
         self.head_dim, self.num_heads = head_dim, dim // head_dim
         self.project = nn.Linear(dim, 3 * dim)
-        self.shift_taps = nn.Parameter(torch.randn(dim, shift) / shift**0.5)
-        self.kernel = S4DKernel(self.num_heads, state=state)
+        taps = torch.empty(dim, shift).uniform_(-(shift**-0.5), shift**-0.5)
+        taps[:, 0] += torch.randn(dim)  # the skip term
+        self.shift_taps = nn.Parameter(taps)
+        self.kernel = S4DKernel(self.num_heads, state=state, init="lin", discretization="bilinear")
         self.skip = nn.Parameter(torch.randn(self.num_heads))
         self.output = nn.Linear(dim, dim)
 

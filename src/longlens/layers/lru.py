@@ -6,7 +6,8 @@ stable exponential parametrisation and a normalised input:
     h_t = λ ⊙ h_{t-1} + γ ⊙ (B x_t)       y_t = Re(C h_t) + d ⊙ x_t
     λ = exp(-exp(ν) + i·exp(θ))            γ starts at √(1 - |λ|²)
 
-λ starts uniformly on the ring r_min ≤ |λ| ≤ r_max with phases in [0, max_phase].
+λ starts uniformly on the ring r_min ≤ |λ| ≤ r_max with phases in [0, max_phase]. Real and imaginary
+parts start with standard deviation 1/√(2D) in B and 1/√N in C, as in the paper's listing.
 
 Left open by the paper, chosen here: GELU and a GLU follow the recurrence inside the mixer;
 both directions are those of S5.
@@ -73,8 +74,7 @@ class LRU(DiagonalRecurrence):
         self.log_gamma = as_parameter(0.5 * torch.log1p(-square))
         b = torch.randn(state, dim, dtype=torch.complex64) / math.sqrt(dim)
         self.b = nn.Parameter(as_pairs(b))
-        c = torch.randn(1 + bidirectional, dim, state, dtype=torch.complex64) / math.sqrt(state)
-        self.c = nn.Parameter(as_pairs(c))
+        self.c = nn.Parameter(torch.randn(1 + bidirectional, dim, state, 2) / math.sqrt(state))
         self.skip = nn.Parameter(torch.randn(dim))
         self.mix = OutputMix(dim, output)
 

@@ -1,15 +1,17 @@
 """Reformer: Kitaev, Kaiser & Levskaya 2020 (arXiv 2001.04451).
 
-"Reformer: The Efficient Transformer". Queries and keys are one projection (keys of unit length);
-random rotations hash them into buckets; inside each bucket, in order of position, chunk c attends
-to chunks c and c-1. A position attends to itself only where it sees nothing else. Several rounds of
-hashing are merged by their log-sum-exp, a pair seen in n rounds counting 1/n in each.
+"Reformer: The Efficient Transformer". Queries and keys are one projection. Keys have unit length,
+so that a score is q_i·q_j/|q_j|, with no further 1/√d. Random rotations, of each head's own, hash
+them into buckets; inside each bucket, in order of position, chunk c attends to chunks c and c-1. A
+position attends to itself only where it sees nothing else. Several rounds of hashing are merged by
+their log-sum-exp, a pair seen in n rounds counting 1/n in each.
 
 Left open by the paper, chosen here: chunks are aligned to the start of each bucket, where the paper
 cuts the sorted sequence as a whole and so lets later tokens move the boundaries of earlier ones;
-aligned, the causal layer is strictly causal and padding changes nothing. The number of buckets is
-an option, not a function of the length. Rotations are drawn once per layer and saved with it;
-`redraw()` draws them anew.
+aligned, the causal layer is strictly causal and padding changes nothing. The 1/n is the paper's;
+the authors' later code leaves it out, and lets a chunk attend to other buckets in it. The number of
+buckets is an option, not a function of the length. Rotations are drawn once per layer and saved
+with it, where the authors' code draws them at every call; `redraw()` draws them anew.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Reformer(MultiHead):
         if num_buckets > 1 and num_buckets % 2:
             raise ValueError(f"num_buckets must be 1 or even, got {num_buckets}")
         self.num_buckets, self.chunk = num_buckets, chunk
-        shape = (rounds, dim // num_heads, num_buckets // 2)
+        shape = (num_heads, rounds, dim // num_heads, num_buckets // 2)
         self.register_buffer("rotations", torch.randn(shape))
 
     @torch.no_grad()
@@ -72,7 +74,7 @@ class Reformer(MultiHead):
 
         Padding has a bucket of its own, after all others.
         """
-        rotated = torch.einsum("bhld,rdn->bhrln", q, self.rotations.to(q.dtype))
+        rotated = torch.einsum("bhld,hrdn->bhrln", q, self.rotations.to(q.dtype))
         if self.num_buckets == 1:
             buckets = torch.zeros(rotated.shape[:-1], dtype=torch.int64, device=q.device)
         else:
@@ -106,7 +108,7 @@ class Reformer(MultiHead):
 
     def _attend(self, q: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         length, width = q.shape[2:]
-        rounds, chunk = self.rotations.shape[0], self.chunk
+        rounds, chunk = self.rotations.shape[1], self.chunk
         buckets = self.hash(q.detach(), mask)
         slot, total = self.slots(buckets)
         where = torch.arange(length, device=q.device).expand_as(slot)
@@ -147,7 +149,7 @@ class Reformer(MultiHead):
         if self.causal:
             allowed = allowed & (key_at <= query_at)
 
-        scores = query @ key.mT / width**0.5 - torch.log(met.clamp_min(1))
+        scores = query @ key.mT - torch.log(met.clamp_min(1))
         scores = scores.masked_fill(key_at == query_at, SELF_SCORE)
         scores = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
         mass = torch.logsumexp(scores, dim=-1, keepdim=True)

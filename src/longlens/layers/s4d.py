@@ -4,8 +4,11 @@
 
 A diagonal A, K_l = 2 Re Σ_n C_n B̄_n Ā_n^l over one of each conjugate pair.
 
-Left open by the paper, chosen here: B is absorbed into C (only their product counts), and every
-channel has its own A, so that nothing is tied.
+Left open by the paper, chosen here: B is absorbed into C (only their product counts; the authors'
+code trains both), and every channel has its own A, so that nothing is tied. For S4D-LegS the paper
+and the code have different B to start from, hence `b_init`: "ones", as `diag-legs` in the code, or
+"hippo", half of HiPPO-LegS' own B, with which the response at any frequency tends to that of S4 as
+N grows.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class S4DKernel(DiagonalKernel):
         state: N, counting both of each conjugate pair (even).
         directions: M.
         init: "legs", "inv" or "lin".
+        b_init: "ones" or, for "legs", "hippo": the B that C starts multiplied by.
         discretization: "zoh" or "bilinear".
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
@@ -67,6 +71,7 @@ class S4DKernel(DiagonalKernel):
         state: int = 64,
         directions: int = 1,
         init: str = "legs",
+        b_init: str = "ones",
         discretization: str = "zoh",
         dt_min: float = 1e-3,
         dt_max: float = 1e-1,
@@ -74,6 +79,7 @@ class S4DKernel(DiagonalKernel):
         super().__init__()
         check_positive(dim=dim, state=state)
         check_choice("discretization", discretization, ("zoh", "bilinear"))
+        check_choice("b_init", b_init, ("ones", "hippo") if init == "legs" else ("ones",))
         if state % 2:
             raise ValueError(f"state must be even, got {state}")
         self.discretization = discretization
@@ -82,6 +88,8 @@ class S4DKernel(DiagonalKernel):
         self.frequency = as_parameter(lam.imag.repeat(dim, 1))
         self.log_dt = as_parameter(log_steps(dim, dt_min, dt_max))
         c = torch.randn(directions, dim, state // 2, dtype=torch.complex64)
+        if b_init == "hippo":
+            c = c * hippo_nplr(state)[2] / 2
         self.c = torch.nn.Parameter(as_pairs(c))
 
     def modes(self) -> tuple[Tensor, Tensor]:
@@ -104,6 +112,7 @@ class S4D(RecurrentConvolution):
         state: N, counting both of each conjugate pair (even).
         bidirectional: a second kernel looks at the future.
         init: "legs", "inv" or "lin".
+        b_init: "ones" or, for "legs", "hippo": the B that C starts multiplied by.
         discretization: "zoh" or "bilinear".
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
@@ -122,6 +131,7 @@ class S4D(RecurrentConvolution):
         state: int = 64,
         bidirectional: bool = False,
         init: str = "legs",
+        b_init: str = "ones",
         discretization: str = "zoh",
         dt_min: float = 1e-3,
         dt_max: float = 1e-1,
@@ -132,6 +142,7 @@ class S4D(RecurrentConvolution):
             state=state,
             directions=1 + bidirectional,
             init=init,
+            b_init=b_init,
             discretization=discretization,
             dt_min=dt_min,
             dt_max=dt_max,

@@ -6,11 +6,13 @@ instead of one per channel, run by a parallel scan:
     h_t = exp(λΔ) h_{t-1} + B̄ x_t        y_t = 2 Re(C h_t) + d ⊙ x_t
 
 with one of each conjugate pair kept. λ starts at the eigenvalues of the normal part of HiPPO-LegS,
-in `blocks` equal blocks, and B, C are rotated into its eigenbasis.
+in `blocks` equal blocks, and B, C are rotated into its eigenbasis: a real B and a complex C, all of
+whose parts are drawn with variance 1/N (the authors' `lecun_normal` and `trunc_standard_normal`).
 
 With `bidirectional` a second C reads the same scan run from the other end; both see the present.
 
-Left open by the paper, chosen here: the activation is its gated one, g·σ(W g) with g = GELU(y).
+Left open by the paper, chosen here: the activation is its gated one, g·σ(W g) with g = GELU(y); the
+normal draws are not cut off at two standard deviations, as the authors' are.
 """
 
 from __future__ import annotations
@@ -69,10 +71,11 @@ class S5(DiagonalRecurrence):
         self.frequency = as_parameter(lam.imag.repeat(blocks))
         self.log_dt = as_parameter(log_steps(state // 2, dt_min, dt_max))
         size = state // blocks
-        b = torch.randn(blocks, size, dim, dtype=torch.float64) / dim**0.5
+        b = torch.randn(blocks, size, dim, dtype=torch.float64) / state**0.5
         self.b = as_parameter(as_pairs((v.conj().T @ b.to(v.dtype)).flatten(0, 1)))
-        c = torch.randn(1 + bidirectional, dim, blocks, size, dtype=torch.float64) / state**0.5
-        self.c = nn.Parameter(as_pairs((c.to(v.dtype) @ v).flatten(-2)))
+        shape = (1 + bidirectional, dim, blocks, size, 2)
+        c = as_complex(torch.randn(shape, dtype=torch.float64) / state**0.5)
+        self.c = nn.Parameter(as_pairs((c @ v).flatten(-2)))
         self.skip = nn.Parameter(torch.randn(dim))
         self.gate = nn.Linear(dim, dim)
 

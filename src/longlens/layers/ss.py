@@ -7,7 +7,8 @@ A dense A shared by the channels, one step size per channel, bilinear discretisa
 
 Left open by the paper, chosen here: A is learned without structure, from HiPPO-LegS (the paper
 fixes it, or learns it in a structured form whose algorithm it found too unstable to use); one
-output per channel (M = 1).
+output per channel (M = 1). C starts standard normal, as in the authors' code, whose own A and B are
+those of HiPPO-LegT, with Δ kept fixed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SSKernel(Kernel):
         self.a = as_parameter(a)
         self.b = as_parameter(b)
         self.log_dt = as_parameter(log_steps(dim, dt_min, dt_max))
-        self.c = torch.nn.Parameter(torch.randn(directions, dim, state) / state**0.5)
+        self.c = torch.nn.Parameter(torch.randn(directions, dim, state))
 
     def discrete(self) -> tuple[Tensor, Tensor]:
         """Ā (D, N, N) and B̄ (D, N)."""

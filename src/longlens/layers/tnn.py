@@ -5,13 +5,14 @@ whose entries a small network (RPE) makes from the relative position, under a de
 
     y = (SiLU(x W_u) ⊙ T · SiLU(x W_v)) W_o          T_ij = λ^|i-j| · RPE(i - j)
 
-Left open by the paper, chosen here: the RPE sees the plain integer distance, so a layer works at
-any length; a fixed factor √(1 - λ²) gives the kernels an energy near 1.
+The RPE sees the plain integer distance and normalises its layers by their root mean square alone,
+without parameters, as in the authors' code.
+
+Left open by the paper, chosen here: one head, which is all channels; `expand` and `rpe_dim` are 1
+and 32 (their code has 3 and 512 for language models, and sizes of its own for every task).
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,20 @@ from torch import Tensor, nn
 from longlens.layers.base import Aspects, Mixer, check_positive, zero_padding
 from longlens.ops.conv import fft_conv
 from longlens.ops.numerics import no_autocast
+
+
+class SimpleRMSNorm(nn.Module):
+    """x over its root mean square along the last dimension; nothing is learned.
+
+    >>> SimpleRMSNorm()(torch.tensor([3.0, 4.0, 0.0, 0.0]))
+    tensor([1.2000, 1.6000, 0.0000, 0.0000])
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)."""
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        out: Tensor = x / (size * x.shape[-1] ** -0.5 + 1e-8)
+        return out
 
 
 class TNN(Mixer):
@@ -62,16 +77,14 @@ class TNN(Mixer):
         self.output = nn.Linear(width, dim)
         layers: list[nn.Module] = [nn.Linear(1, rpe_dim)]
         for _ in range(rpe_layers):
-            layers += [nn.LayerNorm(rpe_dim), nn.ReLU(), nn.Linear(rpe_dim, rpe_dim)]
-        self.rpe = nn.Sequential(*layers, nn.LayerNorm(rpe_dim), nn.ReLU())
+            layers += [SimpleRMSNorm(), nn.ReLU(), nn.Linear(rpe_dim, rpe_dim)]
+        self.rpe = nn.Sequential(*layers, SimpleRMSNorm(), nn.ReLU())
         self.coefficients = nn.Linear(rpe_dim, width)
 
     def kernel(self, distance: Tensor) -> Tensor:
         """Toeplitz entries (W, K) for signed distances i - j (K,)."""
-        entries = self.coefficients(self.rpe(distance[:, None]))
-        energy = math.sqrt(1 - self.decay**2) if self.decay < 1 else 1.0
-        decayed: Tensor = entries.T * self.decay ** distance.abs() * energy
-        return decayed
+        entries: Tensor = self.coefficients(self.rpe(distance[:, None]))
+        return entries.T * self.decay ** distance.abs()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""

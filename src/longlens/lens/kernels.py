@@ -173,7 +173,7 @@ def _h3(layer: H3) -> list[Convolution]:
 def _hyena(layer: Hyena) -> list[Convolution]:
     filters = layer.filter(layer.filter.max_length).detach()
     return [
-        _plain(f"filter {n + 1}", filters[n], layer.skip[n].detach()) for n in range(layer.order)
+        _plain(f"filter {n + 1}", filters[n], layer.skip[n].detach()) for n in range(len(filters))
     ]
 
 

@@ -13,7 +13,7 @@ from longlens.report.audits import audit_failures, show_audit, summary
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
 from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
 from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
-from longlens.report.measurements import plain_table, show_lens
+from longlens.report.measurements import plain_table, show_comparison, show_lens
 from longlens.report.results import Bench, Experiment, Results
 from longlens.report.svg import palette_css
 
@@ -61,7 +61,12 @@ def _render(results: Results, title: str, points: int) -> str:
         speed=[s for e in results.experiments if (s := _speed(e))["rows"]],
         audits=[show_audit(m) for m in audits],
         audit_summary=summary(audits),
-        lenses=[show_lens(m) for m in results.measurements if m.kind == "lens"],
+        lenses=[
+            show(m)
+            for kind, show in (("lens", show_lens), ("comparison", show_comparison))
+            for m in results.measurements
+            if m.kind == kind
+        ],
         failures=plain_table(
             "Runs that did not finish",
             _failures(results.experiments)

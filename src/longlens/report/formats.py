@@ -12,6 +12,7 @@ from pathlib import Path
 from longlens.report.audits import curve_table, summary
 from longlens.report.bench import bench_table
 from longlens.report.cells import MISSING, Cell, Mean, filled, means, table
+from longlens.report.measurements import plain_table
 from longlens.report.results import Bench, Experiment, Measurement, Results, read_file
 
 FORMATS = ("md", "csv", "latex")
@@ -172,7 +173,8 @@ def update_blocks(text: str, root: Path) -> str:
 
     A block is ``<!-- table: results/NAME.json -->`` … ``<!-- end -->``. After the file it may name
     ``rows="A; B"`` and ``columns="C; D"``. ``results/audit_*.json`` shows the verdicts of all
-    audits, one of them its models. Paths are seen from ``root``.
+    audits, one of them its models; a comparison of layers shows its rows. Paths are seen from
+    ``root``.
 
     Raises:
         ValueError: a block names what does not exist.
@@ -204,8 +206,13 @@ def block(description: str, root: Path) -> str:
         shown = summary(audits) if several else curve_table("", audits[0].values)
         return markdown([shown["head"], *shown["rows"]])
     part = parts[0]
+    if isinstance(part, Measurement) and part.kind == "comparison" and not chosen:
+        shown = plain_table("", part.values.get("rows") or ())
+        return markdown([shown["head"], *shown["rows"]])
     if isinstance(part, Experiment) and len(parts) == 1:
         return markdown(text_grid(part, **chosen))
     if isinstance(part, Bench) and len(parts) == 1 and not chosen:
         return markdown(bench_table(part))
-    raise ValueError(f"a block cannot show {description}: only tables, curves, benches and audits")
+    raise ValueError(
+        f"a block cannot show {description}: only tables, curves, benches, audits and comparisons"
+    )

@@ -62,6 +62,20 @@ def show_lens(measurement: Measurement) -> dict[str, Any]:
     }
 
 
+def show_comparison(measurement: Measurement) -> dict[str, Any]:
+    """What the page shows of layers compared with others' code."""
+    values = measurement.values
+    title = str(values.get("title") or measurement.name)
+    return {
+        "title": title,
+        "verdict": "",
+        "marks": [],
+        "notes": list(map(str, values.get("notes") or ())),
+        "tables": [plain_table(title, values.get("rows") or ())],
+        "pictures": [],
+    }
+
+
 def _layers(values: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
     return [
         (subject, layer)

@@ -16,7 +16,7 @@ SCHEMA = 1
 # What a reader looks for first comes first; results without runs of ours come last.
 ORDER = ("lasplus", "table2", "readings", "locality", "techniques", "table4", "table7", "table3",
          "table8", "figure2", "figure3", "figure5", "figure6")  # fmt: skip
-KINDS = ("table", "curve", "audit", "lens")
+KINDS = ("table", "curve", "audit", "lens", "comparison")
 POINTS = 60  # of a curve that comes from a run's folder
 
 
@@ -47,7 +47,10 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Measurement:
-    """An audit of a task or a measurement inside a model: ``values`` is its file's content."""
+    """An audit of a task, a measurement inside a model, or layers compared with others' code.
+
+    ``values`` is its file's content.
+    """
 
     name: str
     kind: str
@@ -141,7 +144,7 @@ def read_file(path: Path) -> Part:
     kind = values.get("kind", "table")
     if kind not in KINDS:
         raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if kind in ("audit", "lens"):
+    if kind in ("audit", "lens", "comparison"):
         return Measurement(path.stem, kind, values)
     return _experiment(path, values)
 
