@@ -71,6 +71,12 @@ def test_blocks_of_audits():
     assert "| conv 61 | 61 |" in one and "| s4d | all |" in one
 
 
+def test_blocks_of_comparisons():
+    lines = block("results/originals.json", Path(__file__).parents[2]).splitlines()
+    assert lines[0] == "| layer | compared with | deviation | what remains different |"
+    assert len(lines) > 25 and lines[2].startswith("| softmax | ")
+
+
 @pytest.mark.parametrize(
     ("description", "message"),
     [

@@ -139,10 +139,15 @@ def lens():
     return Measurement("lens_fresh", "lens", values)
 
 
+def comparison():
+    rows = [{"layer": "luna", "compared with": "code", "deviation": 4.6e-16}]
+    return Measurement("originals", "comparison", {"title": "against code", "rows": rows})
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     found = read_results([write_results(tmp_path_factory.mktemp("results"))])
-    return Results(found.experiments, (audit(), lens()), found.benches)
+    return Results(found.experiments, (audit(), lens(), comparison()), found.benches)
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +231,10 @@ def test_it_shows_numbers_marks_failures_and_dashes(page):
     assert {a["data-rank"] for a in cells} == {"0", "1", "2"}
     assert all(("data-value" in a) == (a["data-rank"] != "2") for a in cells)
     assert "nan" not in [a.get("data-value") for a in cells]
+
+
+def test_it_shows_layers_compared_with_code(text):
+    assert "against code" in text and "luna" in text and "4.6e−16" in text
 
 
 def test_charts_are_well_formed(text):

@@ -128,7 +128,7 @@ def mega(w, x, layer):
         n = rows.stop - rows.start
         seen = np.tril(np.ones((n, n), bool)) if layer.causal else np.ones((n, n), bool)
         dots = q[rows] @ k[rows].T
-        bias = rotary_bias(w["bias_query"], w["bias_key"], n)
+        bias = simple_bias(w, n) if layer.simple else rotary_bias(w["bias_query"], w["bias_key"], n)
         if layer.attention == "softmax":
             weights = softmax(np.where(seen, dots / math.sqrt(q.shape[-1]) + bias, -np.inf))
         else:
@@ -138,6 +138,13 @@ def mega(w, x, layer):
         out[rows] = weights @ v[rows]
     h = silu(hx + dense(w, "mix", out * r))
     return x + u * (h - x)
+
+
+def simple_bias(w, n):
+    """A learned number for every distance j - i, the present in the middle of the table: (n, n)."""
+    middle = len(w["bias_table"]) // 2
+    place = np.arange(n)
+    return w["bias_table"][middle + place - place[:, None]]
 
 
 def rotary_bias(a, b, n):

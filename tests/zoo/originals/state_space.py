@@ -49,7 +49,10 @@ def ss(w, x, layer):
 
 
 def s4(w, x, layer, output="glu"):
-    """The dense DPLR matrices; C is recovered from C̃ = C(I - Ā^L), L the longest kernel."""
+    """The dense DPLR matrices; C is recovered from C̃ = C(I - Ā^L), L the longest kernel.
+
+    Of n A and B (`n_ssm` there) channel d has those of number d mod n.
+    """
     lam = -np.exp(w["kernel.log_decay"]) + 1j * w["kernel.frequency"]
     p, b, c = (complex_of(w[f"kernel.{name}"]) for name in ("p", "b", "truncated_c"))
 
@@ -58,8 +61,9 @@ def s4(w, x, layer, output="glu"):
 
     taps = []
     for d, dt in enumerate(np.exp(w["kernel.log_dt"])):
-        low = both(p[d])
-        a, step = bilinear(np.diag(both(lam[d])) - np.outer(low, low.conj()), both(b[d]), dt)
+        one = d % len(lam)
+        low = both(p[one])
+        a, step = bilinear(np.diag(both(lam[one])) - np.outer(low, low.conj()), both(b[one]), dt)
         rest = np.eye(len(a)) - np.linalg.matrix_power(a, layer.kernel.max_length)
         taps.append(krylov(a, step, both(c[:, d]) @ np.linalg.inv(rest), len(x)).real)
     return framed(w, x, layer, np.stack(taps, axis=1), output)

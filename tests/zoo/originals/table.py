@@ -114,8 +114,9 @@ COMPARISONS = (
         ("s4",),
         "state-spaces/s4, mode `dplr`, GLU",
         state_space.s4,
-        "C̃ starts standard normal, theirs as C(I - Ā^L) of a standard normal C; every channel "
-        "has its own A and B (`n_ssm` is D); no dropout of its own",
+        "C̃ starts standard normal, theirs as C(I - Ā^L) of a standard normal C; no dropout of "
+        "its own",
+        tuple({**side, "ssms": n} for side in BOTH for n in (None, 2)),
     ),
     Comparison(
         ("dss",),
@@ -211,14 +212,15 @@ COMPARISONS = (
     ),
     Comparison(
         ("mega", "mega-chunk"),
-        "XuezheMax/fairseq-apollo, `mega` (rotary bias)",
+        "XuezheMax/fairseq-apollo, `MovingAverageGatedAttention`",
         convolutions.mega,
         "no dropout and no norm of its own (a block has both)",
         tuple(
-            {**side, "attention": f, "chunk": c}
+            {**side, "attention": f, "chunk": c, "relative_bias": bias}
             for side in BOTH
             for f in ("softmax", "laplace")
             for c in (None, 5)
+            for bias in ("rotary", "simple")
         ),
         within=FLOAT32,
     ),
