@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,12 @@ def check_types(kind: type, values: Any) -> None:
     for name, value in values.items():
         if name not in hints:
             raise ValueError(f"there is no option {name!r}")
-        nested = get_origin(hints[name]) is Mapping
-        types = (Mapping,) if nested else get_args(hints[name]) or (hints[name],)
-        if not _is_one_of(value, types):
+        origin, inner = get_origin(hints[name]), get_args(hints[name])
+        if origin is Literal:
+            fits = value in inner
+        else:
+            fits = _is_one_of(value, (Mapping,) if origin is Mapping else inner or (hints[name],))
+        if not fits:
             raise ValueError(f"{name} has a wrong type: {value!r}")
 
 

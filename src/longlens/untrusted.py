@@ -12,8 +12,8 @@ _LONGEST_NAME = 200  # bytes: file systems allow 255, and endings such as ".old-
 def parse_json(content: bytes | str) -> Any:
     """Read JSON as its standard defines it, which is stricter than Python's reader.
 
-    A key that occurs twice, NaN, an infinity (also as ``1e999``) and text that is no UTF-8 are
-    refused: each of them would be changed or dropped silently.
+    A key that occurs twice, NaN, an infinity (also as ``1e999``), an integer beyond 64 bits and
+    text that is no UTF-8 are refused: each of them would be changed or dropped somewhere.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -24,7 +24,11 @@ def parse_json(content: bytes | str) -> Any:
     text = content.decode("utf-8") if isinstance(content, bytes) else content
     try:
         return json.loads(
-            text, object_pairs_hook=_unique, parse_constant=_number, parse_float=_number
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_number,
+            parse_float=_number,
+            parse_int=_integer,
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -45,6 +49,66 @@ def _number(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{text} is no number of JSON")
     return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20 or not -(2**63) <= int(text) < 2**64:
+        raise ValueError(f"an integer of {len(text)} digits has more than 64 bits")
+    return int(text)
+
+
+def check_shape(value: Any, shape: Any, where: str = "it") -> None:
+    """Raise ValueError unless a JSON value has a shape.
+
+    Args:
+        value: what was read.
+        shape: a type; None; a tuple of shapes, one of which must fit; a list of one shape, for
+            lists of any length; a mapping from keys to shapes. A key that ends in "?" may be
+            missing or null, "*" stands for every key, and keys that are not named may hold
+            anything. True and false are no numbers.
+        where: what the value is called in the message.
+
+    >>> check_shape({"step": 1, "loss": "x"}, {"step": int, "loss?": float})
+    Traceback (most recent call last):
+    ValueError: loss is 'x'
+    """
+    if isinstance(shape, tuple):
+        fits = any(_has_shape(value, one) for one in shape)
+    elif isinstance(shape, list):
+        fits = isinstance(value, list)
+        if fits:
+            for number, entry in enumerate(value):
+                check_shape(entry, shape[0], f"{where}[{number}]")
+    elif isinstance(shape, dict):
+        fits = isinstance(value, dict)
+        if fits:
+            _check_keys(value, shape, "" if where == "it" else f"{where}.")
+    elif shape is None:
+        fits = value is None
+    else:
+        fits = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
+    if not fits:
+        raise ValueError(f"{where} is {value!r:.60}")
+
+
+def _has_shape(value: Any, shape: Any) -> bool:
+    try:
+        check_shape(value, shape)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_keys(value: dict[str, Any], shape: dict[str, Any], before: str) -> None:
+    for key, inner in shape.items():
+        name = key.removesuffix("?")
+        if key == "*":
+            for own, entry in value.items():
+                check_shape(entry, inner, f"{before}{own}")
+        elif name in value and not (key.endswith("?") and value[name] is None):
+            check_shape(value[name], inner, f"{before}{name}")
+        elif not key.endswith("?"):
+            raise ValueError(f"{before}{name} is missing")
 
 
 def check_folder_name(name: str, what: str) -> str:

@@ -109,7 +109,7 @@ def test_ones_own_experiment_runs_and_is_collected(tmp_path, capsys, monkeypatch
     assert content["command"] == "longlens run mine.py"
     assert content["published"] == {"LaS": {"sum": 0.9}} and content["notes"] == ["a note"]
     assert main(["run", mine, "--set", "lr=0.5"]) == 1  # a finished run is never overwritten
-    assert "other options: lr is 0.5" in capsys.readouterr().err
+    assert "other options or data: lr is 0.5" in capsys.readouterr().err
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path, capsys):

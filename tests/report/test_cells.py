@@ -80,7 +80,7 @@ def test_a_number_selected_on_test_says_so_and_is_averaged_with_nothing(tmp_path
 def test_failed_runs_have_no_number(tmp_path):
     values = table2()
     lost = record("S4", "Image")
-    lost["metrics"] = {"validation": None, "test": {"accuracy": float("nan")}}
+    lost["metrics"] = {"validation": None, "test": {"accuracy": None}}
     values["records"].append(lost)
     cell = table(experiment(tmp_path, values))["S4"]["Image"]
     assert cell.mean is None and [word for word, _ in cell.marks] == ["1 without a value"]
@@ -123,7 +123,7 @@ def test_folders_of_runs_become_tables(tmp_path):
     cells = table(found)
     assert cells["las (lr=0.1)"]["listops"].values == pytest.approx([40, 50])
     (run,) = cells["las (lr=0.3)"]["listops"].records
-    assert run["epochs"] == 0.5 and run["curves"] == {"train.loss": [(1, 2.0)]}
+    assert run["epochs"] == 0.5 and run["curves"] == {"train.loss": [[1, 2.0]]}
 
 
 def test_runs_of_a_declared_experiment_keep_their_cells(tmp_path):
@@ -141,7 +141,7 @@ def test_runs_of_a_declared_experiment_keep_their_cells(tmp_path):
         ("a.json", "{", "damaged"),
         ("a.json", '{"schema": 7}', "schema 1"),
         ("a.json", '{"schema": 1, "kind": "poem"}', "got 'poem'"),
-        ("a.json", '{"schema": 1, "records": [{"row": "x"}]}', "needs row, column and status"),
+        ("a.json", '{"schema": 1, "records": [{"row": "x"}]}', "records.0..status is missing"),
         ("a.csv", "shape,error\n", "no rows"),
     ],
 )

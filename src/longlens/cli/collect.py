@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from longlens.cli.terminal import complain
 from longlens.report.collect import collect, merge, read_results, write_results
 from longlens.training.records import check_same_data
+from longlens.untrusted import check_folder_name
 
 EPILOG = """The file holds labels, published numbers and of each run its options, provenance, data,
 metrics, speed and thinned curves; no weights. If it exists, what is new is merged into it: a run
@@ -31,15 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folders", nargs="+", metavar="RUNS/NAME", help="folders of an experiment")
     parser.add_argument("-o", "--out", default=None, help="file (default: results/NAME.json)")
     args = parser.parse_args(argv)
-    content = collect(args.folders[0])
+    problems: list[str] = []
+    content = collect(args.folders[0], problems)
     for folder in args.folders[1:]:
-        content = merge(collect(folder), content)
+        content = merge(collect(folder, problems), content)
+    for problem in problems:
+        complain("longlens collect", problem)
     if content.get("quick") and args.out is None:
         raise ValueError(
             f"{args.folders[0]} holds runs of --quick, which are no results; give -o FILE to "
             "collect them all the same"
         )
-    path = Path(args.out or f"results/{content['experiment']}.json")
+    name = check_folder_name(content["experiment"], "the experiment's name")
+    path = Path(args.out or f"results/{name}.json")
     if path.exists():
         content = merge(content, read_results(path))
     check_same_data(content["records"])

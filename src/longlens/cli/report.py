@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from longlens.cli.terminal import complain
 from longlens.report.audit_chart import draw_audit
 from longlens.report.bench import bench_pictures
 from longlens.report.figures import overview
 from longlens.report.formats import BLOCK, update_blocks, write_tables
-from longlens.report.results import Results, read_results
+from longlens.report.results import Results, read_results, show_all
 from longlens.report.svg import standalone
 
 WIDTH = 640  # of pictures that are files
@@ -69,22 +70,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.only:
         results = results.only(args.only)
     if args.pictures is not None:
-        for name, picture in pictures(results):
+        drawn, results = show_all(results, lambda some: list(pictures(some)))
+        for name, picture in drawn:
             _write(args.pictures / name, picture)
     form = args.format or "html"
     if form == "html":
         from longlens.report.build import build_page  # the tables need no jinja2
 
         output = args.output or Path("report.html")
-        page = build_page(results, args.title)
+        page, results = show_all(results, lambda some: build_page(some, args.title))
         _write(output, page)
         print(f"{output}: {len(page.encode()) / 1e6:.2f} MB, {_counted(results)}")
-        return 0
-    text = write_tables(results, form)
-    if args.output is None:
-        print(text, end="")
     else:
-        _write(args.output, text)
+        text, results = show_all(results, lambda some: write_tables(some, form))
+        if args.output is None:
+            print(text, end="")
+        else:
+            _write(args.output, text)
+    for problem in results.skipped:
+        complain("longlens report: skipped", problem)
     return 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from longlens.cli.terminal import complain
 from longlens.report.charts import draw_svg, draw_text, series
 from longlens.report.read import Run, read_run
 from longlens.report.tables import render, show
@@ -36,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 def describe(run: Run) -> str:
     """A run's facts as text: where it comes from, what it found."""
     values = run.values
-    data, origin = values.get("data", {}), values.get("provenance", {})
+    data, origin = values.get("data") or {}, values.get("provenance") or {}
     facts: dict[str, Any] = {
         "status": values.get("status"),
         "task": f"{values.get('task')}, data {str(data.get('identity'))[:16]}",
@@ -53,11 +54,11 @@ def describe(run: Run) -> str:
     }
     lines = [run.name, "=" * len(run.name)]
     lines += [f"{name:<14}{fact}" for name, fact in facts.items() if fact is not None]
-    lines += [f"{'event':<14}{_event(event)}" for event in values.get("events", [])]
-    for split, metrics in values.get("metrics", {}).items():
-        plain = {k: v for k, v in metrics.items() if not isinstance(v, dict)}
+    lines += [f"{'event':<14}{_event(event)}" for event in values.get("events") or []]
+    for split, metrics in (values.get("metrics") or {}).items():
+        plain = {k: v for k, v in (metrics or {}).items() if not isinstance(v, dict)}
         lines.append(f"{split:<14}" + ", ".join(f"{k} {show(v)}" for k, v in plain.items()))
-    for name, table in values.get("metrics", {}).get("test", {}).items():
+    for name, table in ((values.get("metrics") or {}).get("test") or {}).items():
         if isinstance(table, dict):
             rows = [{name: key, **entry} for key, entry in table.items()]
             lines += ["", render(rows)]
@@ -74,7 +75,15 @@ def _event(event: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens show``; returns the exit code."""
     args = parser().parse_args(argv)
-    runs = [read_run(folder) for folder in args.run]
+    runs, problems = [], []
+    for folder in args.run:
+        try:
+            runs.append(read_run(folder))
+        except ValueError as error:
+            problems.append(str(error))
+    problems += [run.problem for run in runs if run.problem is not None]
+    if not runs:
+        raise ValueError("; ".join(problems))
     wanted = args.curve or list(
         dict.fromkeys(["train.loss", "validation.loss", f"validation.{runs[0].metric}"])
     )
@@ -99,7 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         title = ", ".join(wanted)
         Path(args.svg).write_text(draw_svg(title, drawn, args.x))
         print(f"picture: {args.svg}")
-    return 0
+    for problem in problems:
+        complain("longlens show", problem)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,6 +13,7 @@ from longlens.experiments.cells import Cell, with_options
 from longlens.experiments.standins import small_options
 from longlens.files import replace_file, to_json
 from longlens.training.records import EXPERIMENT
+from longlens.untrusted import check_shape, parse_json
 
 SCHEMA = 1
 LENGTHS = ("steps", "epochs", "budget")  # a run has one of them
@@ -193,7 +193,8 @@ def write_labels(
     before: dict[str, Any] = {}
     if path.exists():
         try:
-            before = json.loads(path.read_text())["runs"]
+            before = parse_json(path.read_bytes())["runs"]
+            check_shape(before, {"*": {"row": str, "column": str, "seed": int}})
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{path} is damaged; delete it, the runs stay") from None
     labels = {run.name: {"row": run.row, "column": run.column, "seed": run.seed} for run in planned}

@@ -15,6 +15,8 @@ from typing import Any
 
 from longlens.assemble import train_run
 from longlens.assemble.finished import other_data
+from longlens.assemble.run import run_folder
+from longlens.config import check_types
 from longlens.layers.registry import options_of
 from longlens.training.faults import TrainingError
 from longlens.training.options import PLACEMENT, TrainOptions
@@ -54,7 +56,7 @@ def context_axis(mixer: str, values: Sequence[int]) -> Axis:
 def read_options(folder: str | Path, runs: str, root: str | None) -> TrainOptions:
     """The options of a run, to be trained anew; its own folders are left alone."""
     record = read_record(folder)
-    if "options" not in record:
+    if not record.get("options"):
         raise ValueError(f"{folder} holds no options; it was cut off before it began")
     known = {f.name for f in fields(TrainOptions)}
     values = {
@@ -62,6 +64,10 @@ def read_options(folder: str | Path, runs: str, root: str | None) -> TrainOption
         for key, value in record["options"].items()
         if key in known and key not in PLACEMENT
     }
+    try:
+        check_types(TrainOptions, values)
+    except ValueError as error:
+        raise ValueError(f"{folder} holds options that cannot be trained ({error})") from None
     device = record["options"].get("device", "auto")
     options = TrainOptions(**values, runs=runs, root=root or record["options"].get("root"),
                            progress=False, device=device)  # fmt: skip
@@ -169,7 +175,7 @@ def _point(options: TrainOptions) -> Report:
     entry |= {"error": None, "options": _given(options), "run": record["name"]}
     entry["wall_seconds"] = record["speed"]["seconds"]
     metric = record["metric"]["name"]
-    lines = list(read_curves(Path(options.runs) / record["name"]))
+    lines = list(read_curves(run_folder(options)))
     points = [
         [line["step"], line[metric]]
         for line in lines

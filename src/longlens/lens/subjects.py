@@ -19,6 +19,7 @@ from longlens.models.pretrained import CONFIG, WEIGHTS
 from longlens.tasks.batches import Batches
 from longlens.training.randomness import key as seed_key
 from longlens.training.records import RECORD, read_record
+from longlens.untrusted import check_shape
 
 INPUTS = ("task", "random")
 CANDIDATES = 64  # examples among which the longest are taken
@@ -147,7 +148,7 @@ def _run(
     kept = ("task", "seed", "steps", "data", "provenance")
     origin = {name: recorded.get(name) for name in kept} if recorded else {}
     trained = _subject(folder, config, model, x, words, origin)
-    if not before or recorded is None:
+    if not before or recorded is None or "seed" not in recorded:
         return [trained]
     with torch.random.fork_rng(devices=[]):  # initial weights depend on the seed alone
         torch.manual_seed(seed_key(recorded["seed"], "weights"))
@@ -182,12 +183,13 @@ def _examples(
     """Whole sequences of the run's validation split, the longest of the first few, cut alike."""
     if recorded is None:
         raise ValueError(f"{folder} has no {RECORD}, so the task is not known; use --inputs random")
-    options = recorded["options"]
+    options = recorded.get("options") or {}
     try:
+        check_shape(options, {"task": str, "root?": str, "task_options": {}}, "options")
         task = tasks.load(
-            options["task"], options["root"], verify="size", **options["task_options"]
+            options["task"], options.get("root"), verify="size", **options["task_options"]
         )
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise ValueError(
             f"the data of {folder} cannot be read ({error}); use --inputs random"
         ) from None

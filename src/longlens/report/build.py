@@ -70,7 +70,8 @@ def _render(results: Results, title: str, points: int) -> str:
         failures=plain_table(
             "Runs that did not finish",
             _failures(results.experiments)
-            + [line for m in results.measurements for line in audit_failures(m)],
+            + [line for m in results.measurements for line in audit_failures(m)]
+            + [{"status": "unreadable", "reason": problem} for problem in results.skipped],
         ),
         missing=MISSING,
     )

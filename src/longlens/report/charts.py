@@ -31,9 +31,13 @@ def series(
     points = [
         (float(line[x]), float(line[metric]))
         for line in curves
-        if line.get("split") == split and line.get(metric) is not None and x in line
+        if line.get("split") == split and _number(line.get(metric)) and _number(line.get(x))
     ]
     return Series(name, points)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def draw_text(curve: Series, width: int = 64, height: int = 12) -> str:

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from longlens.files import replace_file
-from longlens.report.read import Run, find_runs
+from longlens.report.read import DAMAGED, Run, find_runs
 from longlens.report.results import POINTS, thin
+from longlens.report.shapes import PLACE, RESULTS, check_labels
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.training.records import EXPERIMENT
+from longlens.untrusted import check_shape, parse_json
 
 SCHEMA = 1
 DIGITS = 6  # significant ones that are kept
@@ -32,11 +34,13 @@ COPIED = (
 )  # fmt: skip
 
 
-def collect(folder: str | Path) -> dict[str, Any]:
+def collect(folder: str | Path, problems: list[str] | None = None) -> dict[str, Any]:
     """The content of a results file, from the folder of an experiment's runs.
 
     Args:
         folder: where ``longlens run NAME`` wrote ``experiment.json`` and the records.
+        problems: gets a line for each damaged record, which counts as failed, and for damaged
+            curves, which are left out.
 
     Raises:
         ValueError: it is no such folder.
@@ -45,20 +49,22 @@ def collect(folder: str | Path) -> dict[str, Any]:
     folder = Path(folder)
     path = folder / EXPERIMENT
     try:
-        labels = json.loads(path.read_text())
-        if labels["schema"] != SCHEMA:
-            raise ValueError(f"{path} is of another version; this one reads schema {SCHEMA}")
-        places: dict[str, dict[str, Any]] = labels["runs"]
-    except FileNotFoundError:
+        labels = parse_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
             f"{folder} has no {EXPERIMENT}: give the folder that `longlens run NAME` made"
         ) from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r})") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    if not isinstance(labels, dict) or labels.get("schema") != SCHEMA:
+        raise ValueError(f"{path} is of another version; this one reads schema {SCHEMA}")
+    places = check_labels(path, labels)
     runs = {run.name: run for run in find_runs(folder)}
-    perplexity = labels["metric"] == "perplexity"
+    if problems is not None:
+        problems += [run.problem for run in runs.values() if run.problem is not None]
+    perplexity = labels.get("metric") == "perplexity"
     records = [
-        {**place, **_compact(runs[name], perplexity)}
+        {**place, "seed": place.get("seed") or 0, **_compact(runs[name], perplexity)}
         for name, place in places.items()
         if name in runs
     ]
@@ -114,17 +120,18 @@ def _compact(run: Run, perplexity: bool) -> dict[str, Any]:
     values = run.values
     status, error = values["status"], values.get("error")
     if status not in ("finished", "failed", "stopped"):
-        status = "failed" if status == "damaged" else "stopped"
+        status = "failed" if status == DAMAGED else "stopped"
         error = error or "no end is recorded: killed, or still running"
     lines = run.curves
     kept: dict[str, Any] = {key: values.get(key) for key in COPIED}
     if perplexity and kept["metrics"]:
-        for of_split in kept["metrics"].values():
-            of_split["perplexity"] = math.exp(of_split["loss"])
+        for of_split in filter(None, kept["metrics"].values()):
+            loss = of_split.get("loss")
+            of_split["perplexity"] = None if loss is None or loss > 700 else math.exp(loss)
     return {
         "status": status,
         "error": error,
-        "options": _changed(values.get("options", {})),
+        "options": _changed(values.get("options") or {}),
         **{key: _rounded(value) for key, value in kept.items()},
         "epochs": max((line.get("epoch") or 0.0 for line in lines), default=None),
         "wall_seconds": _seconds(values),
@@ -149,8 +156,11 @@ def _seconds(values: Mapping[str, Any]) -> float | None:
     """From start to end by the clock; of a run that was resumed this counts the pause as well."""
     if not values.get("started") or not values.get("ended"):
         return None
-    started, ended = (datetime.fromisoformat(values[key]) for key in ("started", "ended"))
-    return (ended - started).total_seconds()
+    try:
+        started, ended = (datetime.fromisoformat(values[key]) for key in ("started", "ended"))
+        return (ended - started).total_seconds()
+    except (ValueError, TypeError):  # no dates, or only one of them with a time zone
+        return None
 
 
 def _thin_curves(lines: list[dict[str, Any]], metric: str) -> dict[str, list[list[float]]]:
@@ -159,7 +169,7 @@ def _thin_curves(lines: list[dict[str, Any]], metric: str) -> dict[str, list[lis
     for line in lines:
         for quantity in dict.fromkeys(("loss", metric)):
             value = line.get(quantity)
-            if value is not None:
+            if isinstance(value, int | float):
                 point = [line["step"], _rounded(value)]
                 curves.setdefault(f"{line['split']}.{quantity}", []).append(point)
     return {name: thin(points, POINTS) for name, points in curves.items()}
@@ -197,10 +207,12 @@ def read_results(path: str | Path) -> dict[str, Any]:
         ValueError: it is damaged, or of another version.
 
     """
+    path = Path(path)
     try:
-        content: dict[str, Any] = json.loads(Path(path).read_text())
-        if content["schema"] != SCHEMA or not isinstance(content["records"], list):
-            raise ValueError(f"{path} is of another version; this one reads schema {SCHEMA}")
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no results file ({error!r})") from None
+        content = parse_json(path.read_bytes())
+        if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+            raise ValueError(f"it is of another version; this one reads schema {SCHEMA}")
+        check_shape(content, {**RESULTS, "records": [{**PLACE, "seed": int, "status": str}]})
+    except ValueError as error:
+        raise ValueError(f"{path} is no results file ({error})") from None
     return content

@@ -25,6 +25,7 @@ FIELDS = {
     "stands_in_for": ("data", "stands_in_for"),
 }
 SPLITS = ("validation", "test")
+DAMAGED = "damaged"  # the status of a run whose record cannot be read
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,26 @@ class Run:
 
     @cached_property
     def curves(self) -> list[dict[str, Any]]:
-        """The lines of the run's curves."""
-        return list(read_curves(self.folder))
+        """The lines of the run's curves; none where they are damaged, see ``problem``."""
+        return self._curves[0]
+
+    @property
+    def problem(self) -> str | None:
+        """What is damaged: the record, so that nothing is known of the run, or its curves."""
+        damaged = self.values.get("status") == DAMAGED
+        return str(self.values.get("error")) if damaged else self._curves[1]
+
+    @cached_property
+    def _curves(self) -> tuple[list[dict[str, Any]], str | None]:
+        try:
+            return list(read_curves(self.folder)), None
+        except (ValueError, OSError) as error:
+            return [], str(error)
 
     @property
     def metric(self) -> str:
         """The name of the metric that runs of this task are judged by."""
-        return str(self.values.get("metric", {}).get("name", "loss"))
+        return str((self.values.get("metric") or {}).get("name") or "loss")
 
     def get(self, name: str) -> Any:
         """Return a column's value, None where the record has none.
@@ -97,7 +111,7 @@ def find_runs(root: str | Path, everything: bool = False) -> list[Run]:
         try:
             values = read_record(folder)
         except ValueError as error:
-            values = {"status": "damaged", "error": str(error)}
+            values = {"status": DAMAGED, "error": str(error)}
         runs.append(Run(folder, values))
     return runs
 
@@ -164,7 +178,7 @@ def sort(runs: Sequence[Run], by: str, down: bool = False) -> list[Run]:
 
 def differing_options(runs: Sequence[Run]) -> list[str]:
     """Names of the options in which ``runs`` differ, nested ones with a dot."""
-    flat = [dict(_flatten(run.values.get("options", {}))) for run in runs]
+    flat = [dict(_flatten(run.values.get("options") or {})) for run in runs]
     names = sorted({name for options in flat for name in options})
     shown = {"name", "runs", "root", "task", "mixer", "seed", "progress", "resume"}
     return [

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from longlens.report.read import Run, differing_options, find_runs
+from longlens.report.shapes import RESULTS, check_labels
 from longlens.training.records import EXPERIMENT, RECORD
+from longlens.untrusted import check_shape, parse_json
 
 SCHEMA = 1
 # What a reader looks for first comes first; results without runs of ours come last.
@@ -66,15 +67,17 @@ class Bench:
 
 
 Part = Experiment | Measurement | Bench
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Results:
-    """All that a report shows."""
+    """All that a report shows; ``skipped`` says what could not be read, and why."""
 
     experiments: tuple[Experiment, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     benches: tuple[Bench, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     def only(self, names: Iterable[str]) -> Results:
         """Keep the parts with these names.
@@ -92,17 +95,52 @@ class Results:
             tuple(e for e in self.experiments if e.name in wanted),
             tuple(m for m in self.measurements if m.name in wanted),
             tuple(b for b in self.benches if b.name in wanted),
+            self.skipped,
         )
+
+
+def show_all(results: Results, draw: Callable[[Results], T]) -> tuple[T, Results]:
+    """Draw results; parts that cannot be drawn are left out and listed as skipped.
+
+    A file may have the right shape and still hold what no picture can show.
+
+    Raises:
+        ValueError: nothing can be drawn, or only the whole cannot.
+
+    """
+    try:
+        return draw(results), results
+    except Exception as error:
+        problem = error
+    parts: list[Part] = [*results.experiments, *results.measurements, *results.benches]
+    bad: dict[str, str] = {}
+    for part in parts:
+        try:
+            draw(results.only([part.name]))
+        except Exception as error:  # whatever a chart says to values that it was not made for
+            bad[part.name] = f"{part.name} cannot be shown ({type(error).__name__}: {error})"
+    if not bad:  # each alone can be drawn
+        raise problem
+    if len(bad) == len(parts):
+        raise ValueError("; ".join(bad.values()))
+    rest = results.only(part.name for part in parts if part.name not in bad)
+    rest = replace(rest, skipped=(*results.skipped, *bad.values()))
+    return draw(rest), rest
 
 
 def read_results(paths: Sequence[str | Path]) -> Results:
     """Read files (``.json``, ``.csv``), folders of such files, and folders of runs.
 
+    A file that is not what it should be is skipped, and listed in what is returned.
+
     Raises:
-        ValueError: a path does not exist or holds nothing, or a file is not what it should be.
+        ValueError: a path does not exist or holds nothing, or nothing could be read at all.
 
     """
-    parts = [part for path in paths for part in _read_path(Path(path))]
+    skipped: list[str] = []
+    parts = [part for path in paths for part in _read_path(Path(path), skipped)]
+    if skipped and not parts:
+        raise ValueError("; ".join(skipped))
     names = [part.name for part in parts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two of the files hold results of the name {twice[0]!r}")
@@ -112,34 +150,41 @@ def read_results(paths: Sequence[str | Path]) -> Results:
         tuple(experiments),
         tuple(part for part in parts if isinstance(part, Measurement)),
         tuple(part for part in parts if isinstance(part, Bench)),
+        tuple(skipped),
     )
 
 
-def _read_path(path: Path) -> list[Part]:
+def _read_path(path: Path, skipped: list[str]) -> list[Part]:
     if path.is_file():
-        return [read_file(path)]
-    if not path.is_dir():
+        files = [path]
+    elif not path.is_dir():
         raise ValueError(f"{path} does not exist")
-    if (path / RECORD).exists():
+    elif (path / RECORD).exists():
         raise ValueError(f"{path} is a single run; give the folder above it")
-    if (path / EXPERIMENT).exists():
-        return [_labelled(path)]
-    files = sorted(f for f in path.iterdir() if f.suffix in (".json", ".csv"))
-    if files:
-        return [read_file(file) for file in files]
-    runs = find_runs(path)
-    if not runs:
-        raise ValueError(f"{path} holds neither results (.json, .csv) nor runs")
-    return [experiment_of_runs(path.resolve().name, runs)]
+    elif (path / EXPERIMENT).exists():
+        files = [path / EXPERIMENT]
+    else:
+        files = sorted(f for f in path.iterdir() if f.suffix in (".json", ".csv"))
+    if not files:
+        runs = find_runs(path)
+        if not runs:
+            raise ValueError(f"{path} holds neither results (.json, .csv) nor runs")
+        skipped += [run.problem for run in runs if run.problem is not None]
+        return [experiment_of_runs(path.resolve().name, runs)]
+    parts: list[Part] = []
+    for file in files:
+        try:
+            labels = file.name == EXPERIMENT
+            parts.append(_labelled(file.parent, skipped) if labels else read_file(file))
+        except (ValueError, OSError) as error:
+            skipped.append(str(error))
+    return parts
 
 
 def read_file(path: Path) -> Part:
     """Read one file of results."""
     if path.suffix == ".csv":
-        rows = tuple(csv.DictReader(path.read_text().splitlines()))
-        if not rows:
-            raise ValueError(f"{path} has no rows")
-        return Bench(path.stem, rows)
+        return Bench(path.stem, _read_csv(path))
     values = _read_json(path)
     kind = values.get("kind", "table")
     if kind not in KINDS:
@@ -149,9 +194,25 @@ def read_file(path: Path) -> Part:
     return _experiment(path, values)
 
 
+def _read_csv(path: Path) -> tuple[dict[str, str], ...]:
+    """The rows of a CSV file, each with a value for every column."""
+    try:
+        head, *lines = csv.reader(path.read_text("utf-8").splitlines(), strict=True)
+        for number, line in enumerate(lines, 2):
+            if len(line) != len(head):
+                raise ValueError(f"line {number} has {len(line)} values for {len(head)} columns")
+        if len(set(head)) < len(head):
+            raise ValueError("a column occurs twice")
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    if not lines:
+        raise ValueError(f"{path} has no rows")
+    return tuple(dict(zip(head, line, strict=True)) for line in lines)
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text())
+        values = parse_json(path.read_bytes())
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error})") from None
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
@@ -160,14 +221,16 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
+    try:
+        check_shape(dict(values), RESULTS)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
     name = str(values.get("experiment") or path.stem)
     published = {
         str(row): {str(column): float(v) for column, v in cells.items() if v is not None}
         for row, cells in (values.get("published") or {}).items()
     }
     records = tuple(values.get("records") or ())
-    if bad := [r for r in records if not {"row", "column", "status"} <= set(r)]:
-        raise ValueError(f"{path}: a record needs row, column and status, got {sorted(bad[0])}")
     rows = [str(row) for row in values.get("rows") or ()]
     columns = [str(column) for column in values.get("columns") or ()]
     # What the file's lists leave out is shown all the same, after what they name.
@@ -193,13 +256,14 @@ def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
     )
 
 
-def _labelled(folder: Path) -> Experiment:
+def _labelled(folder: Path, skipped: list[str]) -> Experiment:
     """The runs of ``longlens run NAME``, in the cells that it wrote down for them."""
     values = _read_json(folder / EXPERIMENT)
     runs = {run.name: run for run in find_runs(folder)}
+    skipped += [run.problem for run in runs.values() if run.problem is not None]
     records = [
         {**_record_of_run(runs[name]), **place}
-        for name, place in values.get("runs", {}).items()
+        for name, place in check_labels(folder / EXPERIMENT, values).items()
         if name in runs
     ]
     return _experiment(folder / EXPERIMENT, {**values, "records": records})
@@ -235,11 +299,11 @@ def experiment_of_runs(name: str, runs: Sequence[Run]) -> Experiment:
 
 
 def _record_of_run(run: Run) -> dict[str, Any]:
-    curves: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[list[float]]] = {}
     for line in run.curves:
         for key in ("loss", run.metric):
-            if line.get(key) is not None:
-                curves.setdefault(f"{line['split']}.{key}", []).append((line["step"], line[key]))
+            if isinstance(line.get(key), int | float):
+                curves.setdefault(f"{line['split']}.{key}", []).append([line["step"], line[key]])
     last = [line["epoch"] for line in run.curves if "epoch" in line][-1:]
     return {
         **run.values,

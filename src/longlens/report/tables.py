@@ -35,7 +35,8 @@ def grouped_rows(runs: Sequence[Run], by: Sequence[str]) -> list[Row]:
         done = [run for run in members if run.values.get("status") == "finished"]
         row: Row = dict(zip(by, key, strict=True)) | {"runs": len(members), "finished": len(done)}
         for column in NUMBERS:
-            values = [run.get(column) for run in done if run.get(column) is not None]
+            found = [run.get(column) for run in done]
+            values = [v for v in found if isinstance(v, int | float)]
             row[column] = Spread(values) if values else None
         rows.append(row)
     return rows
@@ -83,12 +84,13 @@ def show(value: Any) -> str:
 
 
 def render(rows: Sequence[Row], form: str = "text") -> str:
-    """Write rows, which all have the same columns, in one of ``FORMATS``."""
+    """Write rows in one of ``FORMATS``; what a row lacks is left out."""
     if form not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
     if form == "json":
         return json.dumps(rows, indent=1, default=lambda value: value.to_json())
-    columns = list(rows[0]) if rows else []
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    rows = [{column: row.get(column) for column in columns} for row in rows]
     if form == "csv":
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")

@@ -25,6 +25,8 @@ from longlens.files import (
     sync_folder,
     to_json,
 )
+from longlens.training import shapes
+from longlens.untrusted import check_shape, parse_json
 
 SCHEMA = 1
 RECORD, CURVES, CHECKPOINTS = "record.json", "curves.jsonl", "checkpoints"
@@ -118,29 +120,46 @@ def read_record(folder: Path | str) -> dict[str, Any]:
     """Read a run's ``record.json``.
 
     Raises:
-        ValueError: there is none, it is no JSON, or a newer version wrote it.
+        ValueError: there is none, it is damaged, or a newer version wrote it.
     """
     path = Path(folder) / RECORD
     try:
-        values = json.loads(path.read_text())
+        values = parse_json(path.read_bytes())
+        other = isinstance(values, dict) and values.get("schema") != SCHEMA
+        if not other:
+            check_shape(values, shapes.RECORD)
+            if values["status"] == "finished":
+                check_shape(values, shapes.FINISHED)
     except FileNotFoundError:
         raise ValueError(f"{folder} is no run: it has no {RECORD}") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error})") from None
-    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+    if other:
         raise ValueError(f"{path} is of another version; this one reads schema {SCHEMA}")
-    return values
+    return dict(values)
 
 
 def read_curves(folder: Path | str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a run's curves; a last line that is not yet whole is left out."""
+    """Yield the lines of a run's curves; a last line that is not yet whole is left out.
+
+    Raises:
+        ValueError: another line is damaged.
+    """
     path = Path(folder) / CURVES
     if not path.exists():
         return
-    with path.open() as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                values = parse_json(line)
+                check_shape(values, shapes.CURVE_LINE)
+            except ValueError as error:
+                raise ValueError(f"{path} is damaged in line {number} ({error})") from None
+            yield values
 
 
 def check_same_data(records: Iterable[Mapping[str, Any]]) -> None:
