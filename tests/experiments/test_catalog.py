@@ -39,8 +39,12 @@ PRINTED = {
     "readings": {("LaS", "ListOps"): 53.05, ("LaS", "Text"): 79.28},
     "lasplus": {("Megalodon", "Avg."): 88.63, ("MEGA", "Avg. (5)"): 86.25},
     "lineup": {("LaS", "Image"): 70.44, ("S4", "Text"): 86.82},
+    "cost": {("MEGA", "Speed"): 2.9, ("Linformer", "Mem."): 0.10},
+    "directions": {("LaS causal", "Image"): 70.44, ("S4 bidirectional", "Text"): 86.82},
 }
-UNPRINTED = {"figure5", "figure6", "locality", "minutes", "farfield"}  # plots, ratios to MEGA, ours
+UNPRINTED = {  # plots, ratios to MEGA, ours
+    "figure5", "figure6", "locality", "minutes", "farfield", "fit", "sweep", "heads", "scaling",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,6 +96,8 @@ def test_numbers_that_stand_in_several_headers_agree():
         (find("lasplus").published["LaS"], table2["LaS"]),
         (find("readings").published["LaS"], table2["LaS"]),
         (find("table4").published["LaS"], table2["LaS-chunk"]),
+        (find("directions").published["LaS causal"], table2["LaS"]),
+        (find("directions").published["S4 bidirectional"], table2["S4-v2"]),
         (importlib.import_module("longlens.experiments.catalog.locality").MEGA, table2["MEGA"]),
         (importlib.import_module("longlens.experiments.catalog.table9").LAS, table2["LaS"]),
     ]
@@ -250,6 +256,10 @@ def test_declarations_are_checked():
         Experiment("e", "t", "s", "r2", ("a",), ("x",), (run,), published={"b": {"x": 1.0}})
     with pytest.raises(ValueError, match="share a folder"):
         Experiment("e", "t", "s", "r2", ("a", "A"), ("x",), (run,))
+    with pytest.raises(ValueError, match="reads must name every column"):
+        Experiment("e", "t", "s", "r2", ("a",), ("x",), (run,), reads={"y": "speed.seconds"})
+    with pytest.raises(ValueError, match="a ratio is relative to a row"):
+        Experiment("e", "t", "s", "ratio", ("a",), ("x",), (run,), reads={"x": "speed.seconds"})
     with pytest.raises(ValueError, match="metric must be one of"):
         Experiment("e", "t", "s", "points", ("a",), ("x",), (run,))
     assert slug("LaS+") != slug("LaS")

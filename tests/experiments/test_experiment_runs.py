@@ -82,6 +82,55 @@ def test_selection_on_test_is_kept_when_quick_and_said_in_the_record(tmp_path, c
     assert "test" in [record["data"]["selected_on"] for record in read_results(path)["records"]]
 
 
+def collected(name, only, tmp_path):
+    """The results of some quick runs of an experiment."""
+    words = [word for pattern in only for word in ("--only", pattern)]
+    assert main(["run", name, "--quick", "--runs", str(tmp_path), *words]) == 0
+    path = tmp_path / f"{name}.json"
+    assert main(["collect", str(tmp_path / f"{name}-quick"), "-o", str(path)]) == 0
+    return {(r["row"], r["column"]): r for r in read_results(path)["records"]}, path
+
+
+def test_a_run_fills_a_row_of_speed_and_memory(tmp_path):
+    cells, path = collected("cost", ["XFM", "LaS-chunk"], tmp_path)
+    rows, columns = ("XFM", "LaS-chunk"), ("Speed", "Mem.")
+    assert set(cells) == {(row, column) for row in rows for column in columns}
+    for column in columns:
+        found = {row: cells[row, column]["metrics"]["test"] for row in rows}
+        assert found["XFM"]["ratio"] == 1.0
+        quotient = found["LaS-chunk"]["measured"] / found["XFM"]["measured"]
+        assert found["LaS-chunk"]["ratio"] == pytest.approx(quotient, rel=1e-4)
+    memory = cells["XFM", "Mem."]
+    assert memory["metrics"]["test"]["measured"] == memory["peak_memory_mib"]
+    from longlens.report.formats import text_grid
+    from longlens.report.results import read_results as read
+
+    (experiment,) = read([path]).experiments
+    (line,) = [row for row in text_grid(experiment) if row[0] == "XFM"]
+    assert line[1].startswith("1.00× [stand-in] [quick]") and line[1].endswith("(1.00×)")
+
+
+def test_a_run_fills_a_row_of_heads_that_are_off(tmp_path):
+    cells, _ = collected("heads", ["LaS, ListOps"], tmp_path)
+    assert [column for _, column in cells] == ["none", *map(str, range(1, 9))]
+    first = cells["LaS, ListOps", "none"]
+    for head, value in first["ablations"]["heads"].items():
+        assert cells["LaS, ListOps", head]["metrics"] == {"test": {"accuracy": value}}
+        assert "curves" not in cells["LaS, ListOps", head]
+    assert first["curves"] and first["metrics"]["test"]["accuracy"] is not None
+
+
+def test_a_fitted_model_is_marked_and_never_comparable(tmp_path):
+    from longlens.report.cells import table
+    from longlens.report.results import read_results as read
+
+    cells, path = collected("fit", ["LaS, ListOps"], tmp_path)
+    assert [column for _, column in cells] == ["train and validation", "test"]
+    (experiment,) = read([path]).experiments
+    cell = table(experiment)["LaS, ListOps"]["test"]
+    assert "validation trained on" in [word for word, _ in cell.marks] and not cell.comparable
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "table7"])
 def test_every_experiment_is_quick(name, tmp_path):

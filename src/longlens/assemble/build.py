@@ -15,6 +15,8 @@ from longlens.layers.base import optim_hints
 from longlens.models.build import Model, build_model
 from longlens.tasks import Spec, Task
 from longlens.tasks.batches import Batches
+from longlens.tasks.data import Split
+from longlens.tasks.mix import join_splits
 from longlens.training import augment
 from longlens.training.distributed import Ranks
 from longlens.training.examples import Hide, Prepare
@@ -118,6 +120,22 @@ def _take_body(model: nn.Module, path: Path) -> None:
         raise ValueError(f"{path} is of another model: missing {left}, foreign {foreign}")
 
 
+def training_split(options: TrainOptions, task: Task) -> Split:
+    """The examples that a run trains on."""
+    if options.train_on == "train+validation":
+        return join_splits([task["train"], task["validation"]])
+    return task["train"]
+
+
+def describe_data(options: TrainOptions, task: Task) -> dict[str, Any]:
+    """What a record says about its data: what was trained on, and what the step was selected on."""
+    said = task.describe()
+    if options.train_on == "train":
+        return said
+    sizes = {**said["examples"], "train": len(training_split(options, task))}
+    return {**said, "examples": sizes, "selected_on": "train"}
+
+
 def make_job(
     options: TrainOptions, task: Task, model: Model, among: Ranks, kind: str = "supervised"
 ) -> Job:
@@ -135,8 +153,8 @@ def make_job(
         device=among.device,
         resident="auto" if options.resident is None else options.resident,
     )
-    train = Batches(task["train"], options.batch_size, drop_last=True, limit=options.limit,
-                    **common)  # fmt: skip
+    train = Batches(training_split(options, task), options.batch_size, drop_last=True,
+                    limit=options.limit, **common)  # fmt: skip
     if len(train) == 0:
         raise ValueError(
             f"batch_size must be at most the {len(train.members)} examples of the training split, "

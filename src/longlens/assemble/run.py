@@ -12,7 +12,8 @@ from typing import Any, Literal
 import torch
 
 from longlens import tasks
-from longlens.assemble.build import make_job, make_model
+from longlens.assemble.ablate import check_ablation, without_heads
+from longlens.assemble.build import describe_data, make_job, make_model
 from longlens.assemble.finished import finished_record
 from longlens.assemble.measure import (
     flops_per_token,
@@ -111,6 +112,7 @@ def _train(
     record = Record(folder, options.tensorboard) if among.main else None
     try:
         model = make_model(options, task.spec, kind, among.device, weights)
+        check_ablation(options, model)
         job = make_job(options, task, model, among, kind)
         if record is not None:
             record.values.pop("error", None)
@@ -124,7 +126,7 @@ def _train(
                 options=options.to_json(),
                 provenance=origin,
                 clean=not origin["commit"].endswith("-dirty"),
-                data=task.describe(),
+                data=describe_data(options, task),
                 metric={
                     "name": job.objective.metric,
                     "higher_is_better": job.objective.higher_is_better,
@@ -139,6 +141,11 @@ def _train(
         forget_peak_memory(among.device)
         trainer = Trainer(job, options, among, folder, record, origin, started)
         result = trainer.run()
+        memory = peak_memory_mib(among.device)
+        switched_off: dict[str, Any] = {}
+        if options.ablate == "heads" and job.test is not None:
+            found = without_heads(trainer.engine, job.test, trainer.evaluation_rows)
+            switched_off["ablations"] = found
         final = trainer.final_weights()
         if record is not None:
             low = trainer.engine.low_precision
@@ -153,7 +160,8 @@ def _train(
                 selected_step=result.selected_step,
                 metrics=result.metrics,
                 speed=speed(trainer.state, flops, among, origin["hardware"], low),
-                peak_memory_mib=round(peak_memory_mib(among.device), 1),
+                peak_memory_mib=round(memory, 1),
+                **switched_off,
             )
             if record.checkpoints.exists():
                 remove_folder(record.checkpoints)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from longlens.assemble.ablate import check_ablation
 from longlens.assemble.build import model_config
 from longlens.experiments.cells import Cell
 from longlens.models.build import Model, build_model
@@ -35,11 +36,15 @@ def build_on_meta(cell: Cell) -> Model:
         )
     if options.mix_easier:
         easier_options(options.task, **options.task_options)
+    if options.train_on != "train" and (spec.pair or spec.kind == "next_token"):
+        raise ValueError(f"train_on={options.train_on}: splits of {options.task} cannot be joined")
     if options.length is not None and spec.kind == "regression":
         raise ValueError(f"length would cut the targets of {options.task} off; use task_options")
     config = replace(model_config(options, spec), depth=1)  # blocks are alike: one stands for all
     with torch.device("meta"):
-        return build_model(config)
+        model = build_model(config)
+    check_ablation(options, model)
+    return model
 
 
 def _spec(options: TrainOptions) -> Spec:

@@ -182,6 +182,8 @@ def describe(
     }
     if experiment.x_label is not None:
         values["x_label"] = experiment.x_label
+    if experiment.reads:
+        values |= {"reads": dict(experiment.reads), "relative_to": experiment.relative_to}
     return values
 
 

@@ -15,7 +15,7 @@ MISSING = "—"
 # Names that papers use for what a record calls otherwise.
 SAME = {"bits_per_byte": "bits_per_token", "bits_per_character": "bits_per_token"}
 # Marks of numbers that are compared with no published one and averaged with nothing.
-APART = {"stand-in", "quick", "validation", "selected on test"}
+APART = {"stand-in", "quick", "validation", "selected on test", "validation trained on"}
 LOWER = ("bits_per_token", "bits_per_byte", "bits_per_character", "perplexity", "loss")
 
 
@@ -57,7 +57,7 @@ class Metric:
             return MISSING
         digits = 3 if self.name.startswith("bits") or self.name == "r2" else 2
         text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
-        return text.replace("-", "−")
+        return text.replace("-", "−") + ("×" if self.name == "ratio" else "")
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,8 @@ class Cell:
             marks.append(("quick", "a shrunk run that shows that the command works"))
         if any(_of(record, "data", "selected_on") == "test" for record in self.records):
             marks.append(("selected on test", "the test split chose the step: an upper bound"))
+        if any(_of(record, "data", "selected_on") == "train" for record in self.records):
+            marks.append(("validation trained on", "whether it can be fitted: no generalisation"))
         if self.values and not any(_of(r, "metrics", "test") for r, _ in self.scored):
             marks.append(("validation", "on the validation split: there is no test result"))
         if any(record.get("clean") is False for record, _ in self.scored):
@@ -144,7 +146,7 @@ class Cell:
     @property
     def better(self) -> bool | None:
         """Whether ours is the better one."""
-        if self.difference is None:
+        if self.difference is None or self.metric.name == "ratio":  # of time, or of memory
             return None
         return (self.difference > 0) == self.metric.higher_is_better
 

@@ -16,6 +16,7 @@ from typing import Any
 from longlens.files import replace_file
 from longlens.report.read import DAMAGED, Run, find_runs
 from longlens.report.results import POINTS, thin
+from longlens.report.rows import fill_rows
 from longlens.report.shapes import PLACE, RESULTS, check_labels
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.training.records import EXPERIMENT
@@ -32,6 +33,7 @@ COPIED = (
     "provenance", "clean", "data", "metric", "metrics", "speed", "peak_memory_mib", "parameters",
     "world_size", "steps", "total_steps", "selected_step", "started", "ended",
 )  # fmt: skip
+OPTIONAL = ("ablations",)  # copied where a record has them
 
 
 def collect(folder: str | Path, problems: list[str] | None = None) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def collect(folder: str | Path, problems: list[str] | None = None) -> dict[str, 
         for name, place in places.items()
         if name in runs
     ]
+    records = fill_rows(records, labels)
     header = {key: labels[key] for key in HEADER if key in labels}
     return {**header, "records": _ordered(records, header)}
 
@@ -124,6 +127,7 @@ def _compact(run: Run, perplexity: bool) -> dict[str, Any]:
         error = error or "no end is recorded: killed, or still running"
     lines = run.curves
     kept: dict[str, Any] = {key: values.get(key) for key in COPIED}
+    kept |= {key: values[key] for key in OPTIONAL if key in values}
     if perplexity and kept["metrics"]:
         for of_split in filter(None, kept["metrics"].values()):
             loss = of_split.get("loss")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longlens.report.read import Run, differing_options, find_runs
+from longlens.report.rows import fill_rows
 from longlens.report.shapes import RESULTS, check_labels
 from longlens.training.records import EXPERIMENT, RECORD
 from longlens.untrusted import check_shape, parse_json
@@ -266,7 +267,7 @@ def _labelled(folder: Path, skipped: list[str]) -> Experiment:
         for name, place in check_labels(folder / EXPERIMENT, values).items()
         if name in runs
     ]
-    return _experiment(folder / EXPERIMENT, {**values, "records": records})
+    return _experiment(folder / EXPERIMENT, {**values, "records": fill_rows(records, values)})
 
 
 def experiment_of_runs(name: str, runs: Sequence[Run]) -> Experiment:

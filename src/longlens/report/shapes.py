@@ -11,13 +11,14 @@ from longlens.untrusted import check_shape
 
 LABEL = (str, *NUMBER)  # a curve's columns are numbers
 PLACE = {"row": LABEL, "column": LABEL, "seed?": int}
-WORDS = ("experiment", "title", "metric", "kind", "source", "command", "x_label")
+WORDS = ("experiment", "title", "metric", "kind", "source", "command", "x_label", "relative_to")
 RESULTS: dict[str, Any] = {
     **{f"{key}?": str for key in WORDS},
     "rows?": [LABEL],
     "columns?": [LABEL],
     "published?": {"*": {"*": (*NUMBER, None)}},
     "notes?": [str],
+    "reads?": {"*": str},
     "quick?": bool,
     "records?": [
         {

@@ -23,6 +23,8 @@ PRETRAINING = ("masked", "causal")
 SHAPES = ("each", "any")
 PIXELS = ("auto", "numbers", "tokens")
 OPTIMIZERS = ("adamw", "muon")
+TRAIN_ON = ("train", "train+validation")
+ABLATIONS = ("none", "heads")
 
 # Options that say where and how a run is watched and kept. All others decide what it computes:
 # they make up the run's name and must be the same when it is resumed.
@@ -52,6 +54,9 @@ class TrainOptions:
     """Cut examples to this many positions; the window of a next-token task (there 512 if None)."""
     limit: int | None = None
     """Train on this many examples only, the first of a fixed random order."""
+    train_on: str = "train"
+    """train, or train+validation: can the model fit both? Validation then measures no
+    generalisation, and the record says so."""
 
     # --- the model (see longlens.config.ModelConfig) ---
     mixer: str = "las"
@@ -154,6 +159,9 @@ class TrainOptions:
     """Examples of an evaluation batch, over all ranks; None: batch_size."""
     patience: int = 0
     """Stop after this many evaluations without improvement; 0: never."""
+    ablate: str = "none"
+    """After training, also test with parts switched off: none, or heads (each attention head in
+    turn, in all blocks and in each)."""
     log_every: int = 50
     """Steps between lines of the training curve."""
 
@@ -211,7 +219,7 @@ class TrainOptions:
             ("schedule", SCHEDULES), ("dtype", DTYPES), ("device", DEVICES), ("graphs", GRAPHS),
             ("nonfinite", NONFINITE), ("resume", RESUMES), ("parallel", PARALLEL),
             ("pretrain_kind", PRETRAINING), ("shapes", SHAPES), ("optimizer", OPTIMIZERS),
-            ("pixels", PIXELS),
+            ("pixels", PIXELS), ("train_on", TRAIN_ON), ("ablate", ABLATIONS),
         ):  # fmt: skip
             if getattr(self, name) not in allowed:
                 raise ValueError(

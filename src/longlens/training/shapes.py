@@ -19,7 +19,7 @@ RUN: dict[str, Any] = {
     "options?": {},
     "provenance?": {"*": PLAIN},
     "clean?": bool,
-    "data?": {"name?": str, "identity?": str, "stands_in_for?": str},
+    "data?": {"name?": str, "identity?": str, "stands_in_for?": str, "selected_on?": str},
     "metric?": {"name?": str},
     "metrics?": METRICS,
     "speed?": {"*": (*NUMBER, None)},

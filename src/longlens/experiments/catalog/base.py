@@ -9,7 +9,7 @@ from typing import Any
 
 from longlens.experiments.cells import Cell, with_options
 
-METRICS = ("accuracy", "r2", "bits_per_token", "perplexity")
+METRICS = ("accuracy", "r2", "bits_per_token", "perplexity", "ratio")
 KINDS = ("table", "curve")
 Published = dict[str, dict[str, float]]
 
@@ -41,6 +41,10 @@ class Experiment:
         kind: "table" or "curve".
         x_label: of a curve.
         seeds: how many the publication averages over; None: it does not say.
+        reads: column -> where in a record its number stands, as in "metrics.test.accuracy"; then
+            one run fills a whole row. Empty: a run fills one cell, with its test metric.
+        relative_to: the row by whose numbers, of the same seed, the others are divided (metric
+            "ratio").
 
     >>> run = Run("LaS", "sum", {"task": "cumsum"})
     >>> Experiment("mine", "A line", "nowhere", "r2", ("LaS",), ("sum",), (run,)).command
@@ -60,6 +64,8 @@ class Experiment:
     kind: str = "table"
     x_label: str | None = None
     seeds: int | None = None
+    reads: Mapping[str, str] = field(default_factory=dict)
+    relative_to: str | None = None
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -72,6 +78,13 @@ class Experiment:
                 raise ValueError(f"{self.name}: the run {row!r}, {column!r} is in no row or column")
             if places.count((row, column)) > 1:
                 raise ValueError(f"{self.name}: {row!r}, {column!r} is declared twice")
+        if self.reads and tuple(self.reads) != self.columns:
+            raise ValueError(f"{self.name}: reads must name every column, got {list(self.reads)}")
+        if (self.metric == "ratio") != (self.relative_to in self.rows):
+            raise ValueError(
+                f"{self.name}: a ratio is relative to a row, got metric={self.metric!r} and "
+                f"relative_to={self.relative_to!r}"
+            )
         if strange := sorted(set(self.published) - set(self.rows)):
             raise ValueError(
                 f"{self.name}: numbers are published for {strange[0]!r}, which is no row"
