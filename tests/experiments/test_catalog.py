@@ -161,8 +161,9 @@ def test_readings_change_what_they_say():
         "schedule": "plateau", "plateau_patience": 10, "plateau_factor": 0.2, "warmup": 0.0,
     }  # fmt: skip
     assert runs["schedule plateau", "ListOps"]["plateau_patience"] == 5
-    first = runs["2,048 + last + plateau, selected on test", "Text"]
-    assert (first["length"], first["pooling"]) == (2048, "last")
+    first = runs["S4's first configuration, selected on test", "Text"]
+    assert (first["length"], first["pooling"], first["beta2"]) == (2048, "last", 0.999)
+    assert "pooling" not in runs["S4's first configuration", "ListOps"]
     assert first["task_options"] == {"validation_from": "test"}
     assert ("length 2,048", "Image") not in runs
 

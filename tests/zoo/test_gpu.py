@@ -22,9 +22,22 @@ def batch():
     return x, mask
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_equals_the_cpu(key):
-    mixer = make(key, DIM, max_length=256)
+# Options that take another path than a mixer's defaults.
+CASES = [(key, {}) for key in KEYS] + [
+    ("s4", {"ssms": 1}),
+    ("alibi", {"scaled_bias": True}),
+    *(
+        ("mega", {"relative_bias": "simple", "attention": attention, "bidirectional": both})
+        for attention in ("softmax", "laplace")
+        for both in (False, True)
+    ),
+]
+IDS = [" ".join([key, *map(str, options.values())]) for key, options in CASES]
+
+
+@pytest.mark.parametrize(("key", "options"), CASES, ids=IDS)
+def test_equals_the_cpu(key, options):
+    mixer = make(key, DIM, max_length=256, **options)
     x, mask = batch()
     exact = copy.deepcopy(mixer).double()(x.double(), mask)[mask]
     y = mixer.cuda()(x.cuda(), mask.cuda())[mask.cuda()].cpu()
@@ -32,10 +45,10 @@ def test_equals_the_cpu(key):
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("key", KEYS)
-def test_trains_in_bfloat16(key, compiled):
+@pytest.mark.parametrize(("key", "options"), CASES, ids=IDS)
+def test_trains_in_bfloat16(key, options, compiled):
     torch.compiler.reset()
-    mixer = make(key, DIM, max_length=256).cuda()
+    mixer = make(key, DIM, max_length=256, **options).cuda()
     run = torch.compile(mixer, fullgraph=True) if compiled else mixer
     x, mask = (t.cuda() for t in batch())
     exact = mixer(x, mask)[mask]

@@ -36,10 +36,10 @@ NOTES = (
     "Stated: 8 heads, causal, no dropout. Not stated, so chosen here: a feed-forward part of 4 H, "
     "no positional encoding, mean pooling, AdamW with cosine decay after 10 % warm-up, Text cut "
     "at 4,096 bytes.",
-    "Depth, norm, batch and weight decay of Table 9 are those of the S4 repository's first "
-    "configurations. These also let the learning rate fall on plateaus, cut Text at 2,048 "
-    "characters and read Text and Pathfinder out at the last position; whether the paper kept "
-    "that is not stated: see readings.",
+    "Depths, places of the norm, weight decays and, but for Pathfinder's, batches of Table 9 are "
+    "those of the S4 repository's first configurations. These also let the learning rate fall on "
+    "plateaus, cut Text at 2,048 characters and read Text and Pathfinder out at the last "
+    "position; whether the paper kept that is not stated: see readings.",
 )
 
 
