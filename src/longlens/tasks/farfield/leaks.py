@@ -60,8 +60,8 @@ def find_leaks(groups: Iterable[Group], sizes: Ints) -> Leaks:
         total = having.sum(1)
         having = having[(total >= RARE) & (total <= sizes.sum() - RARE)]
         kept.append((what, np.concatenate([having, sizes - having])))  # also: to have it not
-    compared = sum(len(having) for _, having in kept)
-    threshold = float(np.log(2 * max(compared, 1) * len(sizes) / FALSE_ALARM))
+    tests = sum(having.size for _, having in kept)
+    threshold = float(np.log(2 * max(tests, 1) / FALSE_ALARM))  # on either side
     found = []
     for what, having in kept:
         if not len(having):
@@ -74,10 +74,8 @@ def find_leaks(groups: Iterable[Group], sizes: Ints) -> Leaks:
                 f"{what}: of the {total[feature, 0]} examples that have one of them "
                 f"{having[feature, label]} are of label {label}"
             )
-    share = 1 / len(sizes)
-    return Leaks(
-        compared, tuple(found), detectable(max(int(sizes.sum()) // 2, 1), share, threshold)
-    )
+    share, half = 1 / len(sizes), max(int(sizes.sum()) // 2, 1)
+    return Leaks(tests // (2 * len(sizes)), tuple(found), detectable(half, share, threshold))
 
 
 def divergence(share: Floats, expected: Floats | float) -> Floats:
