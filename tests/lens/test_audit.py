@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -14,76 +15,17 @@ from longlens.cli.main import main
 from longlens.config import ModelConfig
 from longlens.lens.audit import AuditOptions, audit
 from longlens.lens.audit.diagnostics import Sample, diagnose, mutual_information
+from longlens.lens.audit.judge import judge
 from longlens.lens.audit.options import kernels
 from longlens.lens.audit.shuffle import shuffled, shuffled_batch
-from longlens.lens.audit.verdict import summarise
 from longlens.models.build import build_model
 from longlens.report.audit_chart import audit_text, draw_audit
 from longlens.tasks import import_arrays, load
 
 TINY = dict(distance=5, train=64, validation=16, test=32)
 WORDS = [f"{key}={value}" for key, value in TINY.items()]
+RESULTS = Path(__file__).parents[2] / "results"
 SMALL = ["--set", "dim=8", "--set", "depth=2", "--set", "batch_size=8", "--steps", "2"]
-
-
-def points(curve, seeds=(0,), mixer="s4d"):
-    """Points of an audit from {field or None: accuracy or list of accuracies}."""
-    rows = []
-    for field, values in curve.items():
-        for seed, value in zip(seeds, np.atleast_1d(values), strict=False):
-            name = mixer if field is None else f"conv {field}"
-            rows.append({"model": name, "receptive_field": field, "seed": seed,
-                         "validation": float(value), "test": float(value)})  # fmt: skip
-    return rows
-
-
-# --------------------------------------------------------------- the verdict
-
-
-def test_a_local_task_is_called_short_range():
-    found = summarise(points({3: 0.70, 9: 0.89, 33: 0.9, None: 0.9}), 0.5, 10_000, 1000)
-    assert found["verdict"]["category"] == "short range" and found["verdict"]["decided"]
-    assert found["ranges"]["of_accuracy"]["0.90"]["receptive_field"] == 9
-    assert found["ranges"]["of_gain"]["0.95"]["receptive_field"] == 9
-    assert found["ranges"]["of_gain"]["0.99"]["receptive_field"] == 33
-
-
-def test_a_far_task_is_called_long_range():
-    found = summarise(points({61: 0.5, 257: 0.51, None: 1.0}), 0.5, 5000, 1600)
-    assert found["verdict"]["category"] == "long range" and found["verdict"]["decided"]
-    assert found["ranges"]["of_accuracy"]["0.90"] == {
-        "receptive_field": None, "interval": [None, None],
-    }  # fmt: skip
-    assert found["best"]["model"] == "s4d" and "more than 257" in found["verdict"]["text"]
-
-
-def test_too_narrow_a_sweep_decides_nothing():
-    found = summarise(points({3: 0.5, 5: 0.5, None: 1.0}), 0.5, 5000, 1600)
-    assert found["verdict"]["category"] == "open" and not found["verdict"]["decided"]
-    assert "try fields up to 800" in found["verdict"]["text"]
-
-
-def test_a_global_model_that_lags_behind_decides_nothing():
-    found = summarise(points({5: 0.85, 61: 0.86, None: 0.78}), 0.5, 25_000, 1000)["verdict"]
-    assert found["category"] == "short range" and not found["decided"]
-    assert "no global model keeps up (s4d, 78.0%)" in found["text"]
-
-
-def test_confidence_follows_seeds_and_test_size():
-    near = {3: [0.80, 0.86], 300: [0.88, 0.90], None: [0.88, 0.92]}
-    unsure = summarise(points(near, (0, 1)), 0.5, 10_000, 1000)["verdict"]
-    same = {key: [np.mean(value)] * 2 for key, value in near.items()}
-    sure = summarise(points(same, (0, 1)), 0.5, 1_000_000, 1000)["verdict"]
-    few = summarise(points(same, (0, 1)), 0.5, 50, 1000)["verdict"]
-    assert sure["confidence"] == 1.0 and unsure["confidence"] < 0.99 and few["confidence"] < 0.9
-    assert not few["decided"]
-
-
-def test_chance_is_no_success_and_failures_are_left_out():
-    rows = points({3: 0.5, None: 0.505})
-    assert "train longer" in summarise(rows, 0.5, 1000, 100)["verdict"]["text"]
-    failed = dict(rows[0], test=None, validation=None)
-    assert summarise([failed], 0.5, 1000, 100)["curve"] == []
 
 
 # --------------------------------------------------------------- parts
@@ -206,8 +148,9 @@ def test_listops_is_reported_by_operator_and_depth(tmp_path):
     report = audit(options)
     table = report["groups"]["operator"]["conv 3"]
     assert sum(cell["count"] for cell in table.values()) == 40
-    assert "decided" in report["groups"] and report["published"]["ratio"] == 0.835
-    assert report["ratio"] is None and report["global"] == []
+    assert "decided" in report["groups"] and report["global"] == []
+    assert report["published"] is None, "expressions of 5 to 40 tokens are not those of the study"
+    assert report["verdict"]["floor"]["name"] and "mutual_information" not in report["diagnostics"]
 
 
 def test_a_user_task_with_a_read_out_free_spec_and_floats(tmp_path):
@@ -240,6 +183,54 @@ def test_a_run_that_fails_is_a_point_without_accuracy(tmp_path):
         report["points"][0]["status"] == "failed" and "not finite" in report["points"][0]["error"]
     )
     assert report["verdict"]["category"] == "open"
+
+
+def test_mixers_that_see_a_block_or_a_window_count_as_bounded(tmp_path):
+    options = AuditOptions("far-order", TINY, fields=(3,), seeds=1, steps=1,
+                           mixers=("las-chunk", "local", "las", "mega-chunk"),
+                           mixer_options={"las-chunk": {"chunk": 4}, "local": {"window": 3},
+                                          "mega-chunk": {"chunk": 4}},
+                           training=dict(dim=8, depth=2, batch_size=8), diagnostics=False,
+                           progress=False,
+                           runs=str(tmp_path / "runs"), root=str(tmp_path))  # fmt: skip
+    report = audit(options)
+    seen = {row["model"]: (row["receptive_field"], row["global"]) for row in report["curve"]}
+    assert seen == {"conv 3": (3, False), "las-chunk": (4, False), "local": (5, False),
+                    "las": (None, True), "mega-chunk": (None, False)}  # fmt: skip
+    assert [point["mixer"] for point in report["global"]] == ["las", "mega-chunk"]
+    assert "mega-chunk, in blocks" in draw_audit(report)
+
+
+def test_a_record_is_judged_anew_without_training(tmp_path, monkeypatch, capsys):
+    record = json.loads((RESULTS / "audit_far-order.json").read_text())
+    right = record["verdict"]
+    record["verdict"] = {"category": "long range", "decided": True, "confidence": 1.0, "text": "!"}
+    record["certificate"] = None
+    path = tmp_path / "audit_far-order.json"
+    path.write_text(json.dumps(record))
+    monkeypatch.chdir(tmp_path)
+    assert main(["audit", "--judge", str(path)]) == 0
+    again = json.loads(path.read_text())
+    assert again["verdict"] == right and right["text"] in capsys.readouterr().out
+    assert again["certificate"]["holds"] and again["points"] == record["points"]
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "other.json").write_text("{}")
+    for words, message in ((["--judge", "none.json"], "cannot be read"),
+                           (["--judge", "other.json"], "no record of an audit"),
+                           ([], "give a task"), (["listops", "--judge", "a"], "give a task"),
+                           ):  # fmt: skip
+        assert main(["audit", *words]) == 1
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("audit_*.json")), ids=lambda path: path.stem)
+def test_the_verdicts_under_results_are_those_of_todays_rules(path):
+    record = json.loads(path.read_text())
+    judged = judge(record)
+    assert {key: record[key] for key in judged} == json.loads(json.dumps(judged)), (
+        "longlens audit --judge writes it anew"
+    )
+    assert record["certificate"] is None or record["certificate"]["holds"]
 
 
 @pytest.mark.parametrize(

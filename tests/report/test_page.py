@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from longlens.report import build, svg
-from longlens.report.audits import show_audit
+from longlens.report.audits import show_audit, summary
 from longlens.report.build import build_page
 from longlens.report.results import Measurement, Results, read_results
 from tests.report.sample import write_results
@@ -212,7 +212,8 @@ def test_it_shows_numbers_marks_failures_and_dashes(page):
         "2 of its runs did not finish",
         "Runs that did not finish",
         "short range: a field of <61> is enough",
-        "94.1 s4d 92.5 +1.6 the locality study",
+        "ours, whole stack 61 61 94.1 s4d",
+        "published, kernel of each layer 61 — 92.5 MEGA the locality study",
         "90 % of its accuracy 61 61 … more",
         "trigrams 30.0",
         "conv 9 image 1 failed — out of memory",
@@ -274,12 +275,33 @@ def contrast(a, b):
 
 
 def test_an_audit_of_other_data_is_compared_with_nothing():
+    def shares(values):
+        shown = show_audit(Measurement("audit_pathfinder", "audit", values))
+        (table,) = [t for t in shown["tables"] if "share of a global" in t["caption"]]
+        return [row[0] for row in table["rows"]], [mark for mark, _ in shown["marks"]]
+
     values = dict(audit().values)
-    values["data"] = {"stands_in_for": "LRA's Pathfinder"}
-    shown = show_audit(Measurement("audit_pathfinder", "audit", values))
-    assert [mark for mark, _ in shown["marks"]] == ["stand-in"]
-    (ratio,) = [t for t in shown["tables"] if "share of a global" in t["caption"]]
-    assert ratio["rows"][0][ratio["head"].index("difference")] == "—"
+    ours, published = "ours, whole stack 61", "published, kernel of each layer 61"
+    assert shares(values) == ([ours, published], [])
+    assert shares(values | {"data": {"stands_in_for": "LRA's images"}}) == ([ours], ["stand-in"])
+    assert shares(values | {"outdated": "version 2 of the images"}) == ([ours], ["older version"])
+
+
+def test_the_table_of_audits_tells_stacks_from_layers_and_names_the_floor():
+    values = dict(audit().values)
+    floor = {"name": "trigrams", "test": 0.3}
+    values["verdict"] = {"category": "short range", "decided": False, "confidence": None,
+                         "seeds": 1, "floor": floor}  # fmt: skip
+    table = summary([Measurement("audit_image", "audit", values)])
+    row = dict(zip(table["head"], table["rows"][0], strict=True))
+    assert row["verdict"] == "short range, undecided" and row["confidence (%)"] == "—"
+    assert row["without a network (%)"] == "30.0" and row["seeds"] == "1"
+    assert row["whole stack sees 61 / global (%)"] == "94.1"
+    assert row["published: kernel 61 in each layer / MEGA (%)"] == "92.5"
+    values["layer_ratio"] = {"receptive_field": 241, "kernels": [61] * 4, "ratio": 0.97, "of": "a"}
+    table = summary([Measurement("audit_image", "audit", values)])
+    row = dict(zip(table["head"], table["rows"][0], strict=True))
+    assert row["kernel 61 in each layer / global (%)"] == "97.0"
 
 
 def test_an_audit_that_has_just_begun_can_be_shown():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ from longlens.cli.words import command_line, key_values
 
 EPILOG = """examples:
   longlens audit listops --quick                       two CPU cores, five minutes
-  longlens audit image --budget 4m --fields 5,17,61,257,global --seeds 3
-  longlens audit far-order --data distance=512 --fields 61,global --mixers s4d,las --steps 3000
+  longlens audit image --budget 4m --fields 5,17,61,241,513,global --seeds 3
+  longlens audit far-order --data distance=512 --fields 61,835,global --mixers s4d,las --steps 3000
   longlens audit mine --set dim=64 --set depth=6       a task that you imported
+  longlens audit --judge results/audit_*.json          the verdicts of records, by today's rules
 
 --fields with "global" also trains the models of --mixers; without it they are left out. The same
 command again goes on where it was cut off, and costs nothing where all is done."""
@@ -30,7 +32,11 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("task", help="any task with classes: of `longlens data list`, or imported")
+    p.add_argument("task", nargs="?",
+                   help="any task with classes: of `longlens data list`, or imported")  # fmt: skip
+    p.add_argument("--judge", nargs="+", type=Path, default=[], metavar="FILE",
+                   help="train nothing: verdicts and certificates of these records, made anew "
+                   "from what was measured")  # fmt: skip
     p.add_argument("--quick", action="store_true", help="small models and data, five minutes")
     p.add_argument("--fields", help="receptive fields, as in 5,17,61,global (default: 3 … length)")
     p.add_argument("--mixers", default="s4d", help="global models, as in s4d,las (default: s4d)")
@@ -44,7 +50,11 @@ def parser() -> argparse.ArgumentParser:
                    help="an option of `longlens train`; may be repeated")  # fmt: skip
     p.add_argument("--data", action="append", default=[], metavar="KEY=VALUE",
                    help="an option of the task; may be repeated")  # fmt: skip
-    p.add_argument("--no-diagnostics", action="store_true", help="only train models")
+    p.add_argument(
+        "--no-diagnostics",
+        action="store_true",
+        help="of what needs no training only the linear probes, the verdict's floor",
+    )
     p.add_argument("--output", help="where to write (default: results/audit_TASK.json)")
     p.add_argument("--plot", help="the picture (default: as --output, ending in .svg)")
     p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
@@ -83,9 +93,35 @@ def read_fields(text: str | None) -> tuple[tuple[int, ...] | None, bool]:
     return tuple(map(int, numbers)), "global" in words
 
 
+def judge_files(paths: Sequence[Path]) -> None:
+    """Write verdicts and certificates of records anew."""
+    from longlens.files import replace_file, to_json
+    from longlens.lens.audit.judge import judge
+    from longlens.lens.audit.run import certificate_of
+
+    for path in paths:
+        try:
+            report = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"judge: {path} cannot be read: {error}") from None
+        if not isinstance(report, dict) or report.get("kind") != "audit":
+            raise ValueError(f"judge: {path} is no record of an audit")
+        before = (report.get("verdict") or {}).get("text")
+        report |= judge(report)
+        report["certificate"] = certificate_of(report["task"], report["data"]["options"])
+        replace_file(path, to_json(report))
+        after = report["verdict"]["text"]
+        print(f"{path}: {after if after != before else 'unchanged'}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens audit``; returns the exit code."""
     args = parser().parse_args(argv)
+    if bool(args.judge) == (args.task is not None):
+        raise ValueError("give a task to audit, or --judge and records of audits")
+    if args.judge:
+        judge_files(args.judge)
+        return 0
     from longlens.cli.run import checked
     from longlens.files import replace_file, to_json
     from longlens.lens.audit import AuditOptions, audit

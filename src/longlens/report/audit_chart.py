@@ -38,11 +38,9 @@ def draw_audit(report: Mapping[str, Any], width: int = 640, height: int = 340) -
     for style, row in enumerate((row for row in curve if row["receptive_field"] is None), 1):
         level = 100 * row["test"]
         spread = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.1f}"
-        lines.append(
-            Line(
-                f"{row['model']}, global: {level:.1f}{spread} %", [(x, level) for x in ends], style
-            )
-        )
+        what = "global" if row.get("global", True) else "in blocks"
+        name = f"{row['model']}, {what}: {level:.1f}{spread} %"
+        lines.append(Line(name, [(x, level) for x in ends], style))
     lines.append(
         Line(f"chance: {100 * chance:.1f} %", [(x, 100 * chance) for x in ends], 6, hollow=True)
     )
@@ -94,24 +92,27 @@ def audit_text(report: Mapping[str, Any]) -> str:
     ranges = report.get("ranges") or {}
     for name, what in (("of_accuracy", "of the best accuracy"), ("of_gain", "of it beyond chance")):
         for level, found in ranges.get(name, {}).items():
-            low, high = (value or "global" for value in found["interval"])
             needed = found["receptive_field"] or "global"
-            lines.append(
-                f"{100 * float(level):.0f} % {what}: field {needed} (90 % interval {low} … {high})"
-            )
-    if report.get("ratio"):
-        ratio, known = report["ratio"], report["published"]
-        lines.append(
-            f"field {ratio['receptive_field']} reaches {ratio['ratio']:.1%} of {ratio['of']}; "
-            f"published: {known['ratio']:.1%}"
-        )
+            ends = [str(value or "global") for value in found["interval"] or ()]
+            spread = f" (90 % interval {' … '.join(ends)})" if ends else ""
+            lines.append(f"{100 * float(level):.0f} % {what}: field {needed}{spread}")
+    for key, what in (
+        ("ratio", "a stack that sees"),
+        ("layer_ratio", "layers of equal kernels, seeing"),
+    ):
+        if ratio := report.get(key):
+            field = ratio["receptive_field"]
+            lines.append(f"{what} {field} positions reaches {ratio['ratio']:.1%} of {ratio['of']}")
+    if known := report.get("published"):
+        lines.append(f"published: layers of kernel {known['kernel']}, {known['ratio']:.1%} of MEGA")
     if report.get("certificate"):
         proof = report["certificate"]
         lines.append(
             f"certificate ({proof['method']}, {proof['orbits']} orbits): no model of the "
             f"{proof['kind']} kind and range {proof['range']} is expected above "
-            f"{proof['accuracy_bound']:.1%}"
+            f"{proof['accuracy_bound']:.1%}, in exact arithmetic"
         )
+        lines += [f"  certificate fails: {problem}" for problem in proof["problems"]]
     lines.append(report["verdict"]["text"])
     return "\n".join(lines)
 

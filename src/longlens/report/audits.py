@@ -12,6 +12,7 @@ from longlens.report.results import Measurement
 from longlens.report.svg import Line, line_chart
 
 GLOBAL = "all"
+LAYERS = "kernel 61 in each layer / global (%)"
 PROBES = ("bag_of_tokens", "bigrams", "trigrams", "tokens_in_place")
 
 
@@ -63,24 +64,36 @@ def summary(measurements: Sequence[Measurement]) -> Table:
     for measurement in measurements:
         values = measurement.values
         verdict = values.get("verdict") or {}
-        open_ = verdict.get("category") == "open"  # a guess whose odds mean nothing
+        floor = verdict.get("floor") or {}
         needed = ((values.get("ranges") or {}).get("of_gain") or {}).get("0.95") or {}
         rows.append(
             {
                 "task": audited(measurement.values),
                 "verdict": _decided(verdict),
-                "confidence (%)": percent(None if open_ else verdict.get("confidence")),
+                "seeds": verdict.get("seeds"),
+                "confidence (%)": percent(verdict.get("confidence")),
                 "field for 95 % of the gain": needed.get("receptive_field") or "more than tried",
                 "typical length": values.get("length"),
-                "field 61 / global (%)": percent((values.get("ratio") or {}).get("ratio")),
-                "published (%)": percent((values.get("published") or {}).get("ratio")),
+                "without a network (%)": percent(floor.get("test")),
+                "whole stack sees 61 / global (%)": percent(_share(values, "ratio")),
+                LAYERS: percent(_share(values, "layer_ratio")),
+                "published: kernel 61 in each layer / MEGA (%)": percent(
+                    _share(values, "published")
+                ),
                 "marks": ", ".join(mark for mark, _ in marks(values)) or None,
             }
         )
-    if not any(row["marks"] for row in rows):
-        for row in rows:
-            del row["marks"]
+    for optional, empty in (("marks", None), (LAYERS, MISSING)):
+        if all(row[optional] == empty for row in rows):
+            for row in rows:
+                del row[optional]
     return plain_table("All audits", rows)
+
+
+def _share(values: Mapping[str, Any], key: str) -> float | None:
+    if key == "published" and marks(values):  # other data, or small models: nothing to compare
+        return None
+    return (values.get(key) or {}).get("ratio")
 
 
 def _decided(verdict: Mapping[str, Any]) -> str | None:
@@ -96,6 +109,8 @@ def marks(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = []
     if stands_in := (values.get("data") or {}).get("stands_in_for"):
         found.append(("stand-in", f"other data: stands in for {stands_in}"))
+    if older := values.get("outdated"):
+        found.append(("older version", str(older)))
     if (values.get("options") or {}).get("quick"):
         found.append(("quick", "small models and data"))
     return found
@@ -124,7 +139,8 @@ def curve_table(title: str, values: Mapping[str, Any]) -> Table:
         rows.append(
             {
                 "model": entry["model"],
-                "receptive field": entry.get("receptive_field") or GLOBAL,
+                "receptive field": entry.get("receptive_field")
+                or (GLOBAL if entry.get("global", True) else "in blocks"),
                 "seeds": entry.get("seeds"),
                 "validation (%)": percent(entry.get("validation")),
                 "test (%)": percent(entry.get("test")) + spread,
@@ -151,23 +167,22 @@ def _ranges(title: str, values: Mapping[str, Any]) -> Table:
 
 
 def _ratio(title: str, values: Mapping[str, Any]) -> Table:
-    """Our ratio of a bounded to a global model beside the published one."""
-    ours, published = values.get("ratio") or {}, values.get("published") or {}
-    if not published:
-        return plain_table("", [])
-    one, other = ours.get("ratio"), published.get("ratio")
-    difference = None
-    if one is not None and other is not None and not marks(values):
-        difference = f"{100 * (one - other):+.1f}".replace("-", "−")
-    row = {
-        "receptive field": published.get("kernel"),
-        "ours (%)": percent(one),
-        "against": ours.get("of"),
-        "published (%)": percent(other),
-        "difference": difference,
-        "source": published.get("source"),
-    }
-    return plain_table(f"{title}: share of a global model's accuracy", [row])
+    """Ratios of bounded to global models: what a whole stack sees, and kernels of each layer."""
+    rows: list[dict[str, Any]] = []
+    for key, what in (("ratio", "whole stack"), ("layer_ratio", "kernel of each layer")):
+        ours = values.get(key) or {}
+        if ours:
+            field, each = ours.get("receptive_field"), ours.get("kernels")
+            size = field if key == "ratio" else (each or [None])[0]
+            rows.append({"convolutions": f"ours, {what} {word(size)}", "see in all": field,
+                         "share (%)": percent(ours.get("ratio")), "of": ours.get("of"),
+                         "source": None})  # fmt: skip
+    published = values.get("published") or {}
+    if published and not marks(values):
+        rows.append({"convolutions": f"published, kernel of each layer {published.get('kernel')}",
+                     "see in all": None, "share (%)": percent(published.get("ratio")),
+                     "of": "MEGA", "source": published.get("source")})  # fmt: skip
+    return plain_table(f"{title}: share of a global model's accuracy", rows)
 
 
 def _probes(title: str, diagnostics: Mapping[str, Any]) -> Table:

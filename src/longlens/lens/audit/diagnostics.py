@@ -55,13 +55,16 @@ def bin_edges(task: Task) -> npt.NDArray[Any] | None:
     return np.asarray(np.quantile(np.concatenate(some), np.arange(1, BINS) / BINS))
 
 
-def diagnose(task: Task, quick: bool = False, length: int | None = None) -> dict[str, Any]:
+def diagnose(
+    task: Task, quick: bool = False, length: int | None = None, probes_only: bool = False
+) -> dict[str, Any]:
     """Majority, linear probes, mutual information by position, and shuffling.
 
     Args:
         task: with classes, of single sequences.
         quick: fewer examples and windows.
         length: cut examples to this many positions.
+        probes_only: leave out mutual information and shuffling.
 
     Returns:
         accuracies on the test split (of a sample of it), as JSON values.
@@ -91,6 +94,8 @@ def diagnose(task: Task, quick: bool = False, length: int | None = None) -> dict
     found["bigrams"] = _probe(parts, lambda s: ngram_counts(s, 2), classes)
     found["trigrams"] = _probe(parts, lambda s: ngram_counts(s, 3), classes)
     found["tokens_in_place"] = _probe(parts, placed_tokens, classes)
+    if probes_only:
+        return found
     found["mutual_information"] = mutual_information(parts[0], vocabulary, classes)
     found["shuffled_trigrams"] = _shuffled(parts, classes, quick)
     return found

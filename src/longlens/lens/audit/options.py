@@ -10,7 +10,9 @@ from longlens.tasks import Spec
 from longlens.tasks.registry import find_task
 from longlens.training.options import TrainOptions
 
-FIELDS = (3, 5, 9, 17, 33, 61, 129, 257, 513, 1025, 2049, 4097)  # by default, as far as they fit
+# By default, as far as they fit; 241 is what four layers with kernels of 61 see.
+FIELDS = (3, 5, 9, 17, 33, 61, 129, 241, 513, 1025, 2049, 4097)
+SIZES = ("train", "validation", "test", "seed")  # options that make no other task of a task
 LENGTHS = ("budget", "steps", "epochs")
 QUICK_FIELDS = (3, 9, 33)
 # What --quick makes of generated tasks; the rest keep their data.
@@ -37,14 +39,16 @@ class AuditOptions:
         task_options: the task's own options.
         fields: receptive fields of the convolutions; None: 3, 5, 9, 17, 33, 61, 129 … below the
             length of an example.
-        mixers: global models beside them; () for none.
+        mixers: global models beside them; () for none. Mixers that see a window or a block are
+            trained, too, and count as bounded.
         mixer_options: keyword arguments of global mixers, by mixer.
         seeds: 0 … seeds-1 are trained.
         budget: wall time of each model, as in 90s or 8m.
         steps: or optimisation steps of each model.
         epochs: or passes over the training split.
         training: further options of `longlens train`, for all models.
-        diagnostics: measure what needs no training.
+        diagnostics: measure all that needs no training; False: the linear probes alone, which are
+            the floor of the verdict.
         quick: small models and data: two CPU cores, five minutes in all.
         runs: folder of records.
         root: the data cache.
@@ -101,6 +105,11 @@ class AuditOptions:
         return self.seeds or (2 if self.quick else 3)
 
     @property
+    def depth(self) -> int:
+        """Blocks of each model."""
+        return int(self._training().get("depth", TrainOptions.depth))
+
+    @property
     def length_of_training(self) -> dict[str, Any]:
         """Budget, steps or epochs of each model."""
         given = {name: getattr(self, name) for name in LENGTHS if getattr(self, name) is not None}
@@ -138,8 +147,7 @@ class AuditOptions:
         if spec.readout is not None:
             values.setdefault("pooling", spec.readout)
         if receptive_field is not None:
-            depth = values.get("depth", TrainOptions.depth)
-            values["mixer_options"] = {"kernel_size": kernels(receptive_field, depth)}
+            values["mixer_options"] = {"kernel_size": kernels(receptive_field, self.depth)}
         else:
             values["mixer_options"] = dict(self.mixer_options.get(mixer, {}))
         return TrainOptions(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,20 @@ from longlens import tasks
 from longlens.assemble import train_run
 from longlens.assemble.finished import finished_record
 from longlens.assemble.run import run_folder
+from longlens.config import ModelConfig
 from longlens.layers.registry import MIXERS, unknown
 from longlens.lens.audit.diagnostics import diagnose
+from longlens.lens.audit.judge import judge
 from longlens.lens.audit.model import shuffled_accuracy
 from longlens.lens.audit.options import AuditOptions
-from longlens.lens.audit.published import published
-from longlens.lens.audit.verdict import summarise
+from longlens.models.build import build_mixer
 from longlens.models.pretrained import WEIGHTS
 from longlens.tasks import Task
 from longlens.tasks.farfield import certificate
 from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD
 from longlens.tasks.mix import with_easier_sets
 from longlens.training.faults import TrainingError
+from longlens.training.options import TrainOptions
 from longlens.training.records import now
 
 SCHEMA = 1
@@ -69,19 +71,17 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
         "started": now(),
         "options": _options(options, fields),
         "data": task.describe(),
-        "published": published(options.task),
-        "certificate": _certificate(task),
+        "certificate": certificate_of(task.name, task.options),
         "diagnostics": None,
+        "chance": _chance(task),
+        "length": int(np.median(np.minimum(task["test"].lengths, longest))),
         "points": [],
         "global": [],
     }
     save = save or (lambda values: None)
-    if options.diagnostics:
-        _say(options, "diagnostics")
-        report["diagnostics"] = diagnose(task, options.quick, length)
-        save(report)
-    chance = _chance(task)
-    typical = int(np.median(np.minimum(task["test"].lengths, longest)))
+    _say(options, "diagnostics" if options.diagnostics else "linear probes")
+    report["diagnostics"] = diagnose(task, options.quick, length, not options.diagnostics)
+    save(report)
     records: dict[tuple[str, int | None, int], Report] = {}
     for seed in range(options.number_of_seeds):
         models = [(mixer, None) for mixer in options.mixers]
@@ -90,14 +90,12 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
             if record is not None:
                 records[mixer, field, seed] = record
                 report["provenance"] = _provenance(records.values())
-            if field is None:
+            if point["receptive_field"] is None:
                 report["global"].append({"mixer": mixer, **point})
             else:
                 report["points"].append(point)
-            every = [*report["points"], *report["global"]]
-            report |= summarise(every, chance, len(task["test"]), typical)
+            report |= judge(report)
             report["groups"] = _groups(records)
-            report["ratio"] = _ratio(report)
             report["ended"] = now()
             save(report)
     if options.diagnostics and report["best"] is not None and not task.spec.pair:
@@ -130,7 +128,7 @@ def _train(
     name = f"{mixer}, seed {seed}" if field is None else f"field {field}, seed {seed}"
     point: Report = {
         "model": mixer if field is None else f"conv {field}",
-        "receptive_field": field,
+        "receptive_field": field or bounded_field(run),
         "seed": seed,
         "run": run_folder(run).name,
     }
@@ -153,6 +151,28 @@ def _train(
     return point, record
 
 
+def bounded_field(run: TrainOptions) -> int | None:
+    """The positions that a whole model of a bounded mixer sees; None: all, or nobody knows.
+
+    >>> bounded_field(TrainOptions("listops", mixer="las-chunk", steps=1, depth=4))
+    128
+    >>> bounded_field(TrainOptions("listops", mixer="local", steps=1, depth=4))
+    509
+    >>> bounded_field(TrainOptions("listops", mixer="s4d", steps=1)) is None
+    True
+    """
+    config = ModelConfig(mixer=run.mixer, mixer_options=dict(run.mixer_options), dim=run.dim,
+                         depth=run.depth, bidirectional=run.bidirectional)  # fmt: skip
+    layers = [build_mixer(config, block) for block in range(run.depth)]
+    fields = [getattr(layer, "receptive_field", None) for layer in layers]
+    known = [int(field) for field in fields if field is not None]
+    if len(known) < len(fields):
+        return None
+    if any(getattr(layer, "chunk", None) is not None for layer in layers):
+        return max(known)  # blocks lie where they lie, in every layer
+    return 1 + sum(field - 1 for field in known)
+
+
 def _say(options: AuditOptions, text: str) -> None:
     if options.progress:
         print(f"audit {options.task}: {text}", file=sys.stderr, flush=True)
@@ -166,6 +186,7 @@ def _options(options: AuditOptions, fields: list[int]) -> Report:
         "mixer_options": {name: dict(own) for name, own in options.mixer_options.items()},
         "seeds": options.number_of_seeds,
         "quick": options.quick,
+        "depth": options.depth,
         "training": dict(options.training),
         **options.length_of_training,
     }
@@ -181,26 +202,12 @@ def _chance(task: Task) -> float:
     return max(float((task["test"].targets == most).mean()), 1 / task.spec.num_classes)
 
 
-def _certificate(task: Task) -> Report | None:
-    """Of a far-field task, what is proven about it."""
-    if task.name not in FARFIELD:
+def certificate_of(task: str, options: Mapping[str, Any]) -> Report | None:
+    """Of a far-field task, what is proven about it and what its generator was found to do."""
+    if task not in FARFIELD:
         return None
-    few = 200 if task.options["distance"] <= 1024 else 10
-    return certificate(task.name, few, **task.options).to_json()
-
-
-def _ratio(report: Report) -> Report | None:
-    """Accuracy at the published kernel's receptive field, as a share of the best global model's."""
-    if report["published"] is None:
-        return None
-    kernel = report["published"]["kernel"]
-    bounded = [row for row in report["curve"] if row["receptive_field"] == kernel]
-    unbounded = [row for row in report["curve"] if row["receptive_field"] is None]
-    if not bounded or not unbounded:
-        return None
-    best = max(unbounded, key=lambda row: row["validation"])
-    return {"receptive_field": kernel, "ratio": bounded[0]["test"] / best["test"],
-            "of": best["model"]}  # fmt: skip
+    few = 200 if options["distance"] <= 1024 else 10
+    return certificate(task, few, **options).to_json()
 
 
 def _groups(records: dict[tuple[str, int | None, int], Report]) -> Report:
@@ -229,8 +236,10 @@ def _groups(records: dict[tuple[str, int | None, int], Report]) -> Report:
 
 def _shuffle_best(options: AuditOptions, task: Task, best: Report) -> Report:
     """How the best model fares, untrained for it, where the order of the input is destroyed."""
-    mixer = "conv" if best["receptive_field"] is not None else best["model"]
-    run = options.train_options(task.spec, mixer, best["receptive_field"], 0)
+    convolution = best["model"] == f"conv {best['receptive_field']}"
+    mixer = "conv" if convolution else best["model"]
+    field = best["receptive_field"] if convolution else None
+    run = options.train_options(task.spec, mixer, field, 0)
     found: Report = {"model": best["model"], "seed": 0, "rows": []}
     folder = run_folder(run)
     try:

@@ -3,12 +3,17 @@
 Accuracies of a model are its seeds' on one test set. Uncertainty has two parts: the seeds' spread
 (one variance for all models, pooled, with as many degrees of freedom as there are seeds beyond the
 first) and the test set's size (binomial). Both are drawn 4,000 times; each draw gives a range, and
-the share of draws that agree with the verdict is its confidence.
+the share of draws that agree with the verdict is its confidence. One seed has no spread, and so no
+confidence.
+
+A verdict names what it cannot know. It is *open* where the sweep is too narrow, where no global
+model has learned, or where a linear model of a few neighbours contradicts it; and it is *undecided*
+with fewer than three seeds, without a floor, or where global models lag behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,24 +25,33 @@ LEVELS = (0.90, 0.95, 0.99)
 DRAWS = 4000
 SHORT, LONG = 1 / 8, 1 / 2  # of an example's length
 SURE = 0.9
+SEEDS = 3  # of every model, for a verdict that is decided
+RULES = 2  # of these rules; a record says by which it was judged
+BOUNDED = ("local", "conv")  # mixers that see a window, as do all whose names end in -chunk
 Floats = npt.NDArray[np.float64]
 
 
 def summarise(
-    points: Sequence[dict[str, Any]], chance: float, test_size: int, length: int
+    points: Sequence[dict[str, Any]],
+    chance: float,
+    test_size: int,
+    length: int,
+    floor: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Curve, ranges and verdict from finished points.
 
     Args:
-        points: with ``model`` (a name), ``receptive_field`` (None: global), ``seed``,
-            ``validation`` and ``test`` (None where a run failed).
+        points: with ``model`` (a name), ``receptive_field`` (None: unbounded, or unknown),
+            ``seed``, ``validation`` and ``test`` (None where a run failed).
         chance: accuracy without looking at the input.
         test_size: examples of the test split.
         length: of a typical example.
+        floor: what is reached without a network (see ``floor.py``); None: not measured.
     """
     models = _models(points)
     if not models:
-        return {"curve": [], "best": None, "ranges": {}, "verdict": _nothing("no run has finished")}
+        nothing = _nothing("no run has finished", 0, floor)
+        return {"curve": [], "best": None, "ranges": {}, "verdict": nothing}
     curve = [_row(name, field, rows, chance) for (name, field), rows in models.items()]
     best = max(curve, key=lambda row: row["validation"])
     draws = _draws(curve, test_size)
@@ -55,8 +69,7 @@ def summarise(
             curve, bounded, (mean - chance >= level * (best["test"] - chance))[0], gain
         )
     summary["ranges"] = ranges
-    learned = float((draws[:, place] > chance).mean())
-    summary["verdict"] = _verdict(summary, draws, bounded, place, learned)
+    summary["verdict"] = _verdict(summary, draws, bounded, place, floor)
     return summary
 
 
@@ -74,6 +87,7 @@ def _row(name: str, field: int | None, rows: list[dict[str, Any]], chance: float
     return {
         "model": name,
         "receptive_field": field,
+        "global": field is None and name not in BOUNDED and not name.endswith("-chunk"),
         "seeds": len(rows),
         "validation": float(np.mean([row["validation"] for row in rows])),
         "test": float(test.mean()),
@@ -101,7 +115,7 @@ def _draws(curve: list[dict[str, Any]], test_size: int) -> Floats:
 def _range(
     curve: list[dict[str, Any]], bounded: list[int], reached: Any, draws: Any
 ) -> dict[str, Any]:
-    """The least field that reaches a level, and its 90 % interval; None: no bounded field does."""
+    """The least field that reaches a level (None: none does), and its 90 % interval, if known."""
     fields = np.array([curve[i]["receptive_field"] for i in bounded] + [np.inf])
 
     def first(hits: npt.NDArray[np.bool_]) -> Floats:
@@ -111,31 +125,37 @@ def _range(
     found = first(np.asarray(reached)[None])[0]
     low, high = np.quantile(first(np.asarray(draws)), [0.05, 0.95], method="nearest")
     as_field = [None if value == np.inf else int(value) for value in (found, low, high)]
-    return {"receptive_field": as_field[0], "interval": as_field[1:]}
+    several = min(row["seeds"] for row in curve) > 1
+    return {"receptive_field": as_field[0], "interval": as_field[1:] if several else None}
 
 
 def _category(needed: Floats, widest: int, length: int) -> npt.NDArray[np.str_]:
     """Short, middle or long range, by the share of an example that must be seen."""
     share = needed / length
-    long = (share > LONG) & np.isfinite(needed)
-    none = ~np.isfinite(needed)  # more than the widest field that was tried
     names = np.where(share <= SHORT, "short range", "middle range")
-    names = np.where(long, "long range", names)
-    return np.where(none, "long range" if widest > SHORT * length else "open", names)
+    names = np.where(share > LONG, "long range", names)
+    # More than the widest field that was tried is long range only if that one was wide.
+    return np.where(np.isfinite(needed) | (widest >= LONG * length), names, "open")
 
 
 def _verdict(
-    summary: dict[str, Any], draws: Floats, bounded: list[int], place: int, learned: float
+    summary: dict[str, Any],
+    draws: Floats,
+    bounded: list[int],
+    place: int,
+    floor: dict[str, Any] | None,
 ) -> dict[str, Any]:
     curve, chance, length = summary["curve"], summary["chance"], summary["length"]
-    best = summary["best"]
-    if learned < 0.99:
-        return _nothing(
+    best, seeds = summary["best"], min(row["seeds"] for row in curve)
+    learned = (draws > chance).mean(axis=0) >= 0.99
+    if not learned[place]:
+        text = (
             f"no model is clearly better than chance ({chance:.1%}): the best, {best['model']}, "
             f"has {best['test']:.1%}; train longer"
         )
+        return _nothing(text, seeds, floor)
     if not bounded:
-        return _nothing("no bounded model was trained")
+        return _nothing("no bounded model was trained", seeds, floor)
     fields = np.array([curve[i]["receptive_field"] for i in bounded] + [np.inf])
     hits = draws - chance >= 0.95 * (draws[:, place : place + 1] - chance)
     every = np.concatenate([hits[:, bounded], np.ones((len(hits), 1), bool)], axis=1)
@@ -143,36 +163,100 @@ def _verdict(
     drawn = _category(fields[every.argmax(axis=1)], widest, length)
     needed = summary["ranges"]["of_gain"]["0.95"]["receptive_field"]
     category = str(_category(np.array([needed or np.inf]), widest, length)[0])
-    confidence = float((drawn == category).mean())
-    what = f"{needed} of {length} positions" if needed else f"more than {widest} positions"
-    text = (
-        f"{category}: 95 % of what the best model ({best['model']}, {best['test']:.1%}) learns "
-        f"beyond chance ({chance:.1%}) needs {what}; confidence {confidence:.0%}"
+    confidence = float((drawn == category).mean()) if seeds > 1 else None
+    top = _best_global(curve)
+    has_learned = top is not None and bool(learned[curve.index(top)])
+    reason = (
+        f"the sweep ends below half the length; try fields up to {int(LONG * length)}"
+        if category == "open"
+        else _contradiction(category, best, chance, top, has_learned, floor)
     )
-    if category == "open":
-        text += f"; try fields up to {int(LONG * length)}"
-    weak = _weak_global(curve, best)
-    if weak is not None:
-        text += (
-            f"; but no global model keeps up ({weak['model']}, {weak['test']:.1%}): one that is "
-            "trained better might show more that is far away"
-        )
+    doubts = list(_doubts(best, top if reason is None else None, seeds, confidence, floor))
+    decided = reason is None and not doubts
+    said = "open" if reason else category if decided else f"{category}, undecided"
+    what = f"{needed} of {length} positions" if needed else f"more than {widest} positions"
+    parts = [
+        f"{said}: 95 % of what the best model ({best['model']}, {best['test']:.1%}) learns beyond "
+        f"chance ({chance:.1%}) needs {what}",
+        _floor_words(floor, best, chance),
+        *([reason] if reason else []),
+        *doubts,
+    ]
+    if decided:
+        parts.append(f"confidence {confidence:.0%}, {seeds} seeds")
     return {
-        "category": category,
-        "decided": confidence >= SURE and category != "open" and weak is None,
-        "confidence": confidence,
-        "text": text,
+        "category": "open" if reason else category,
+        "decided": decided,
+        "confidence": None if reason else confidence,
+        "seeds": seeds,
+        "floor": floor,
+        "rules": RULES,
+        "text": "; ".join(parts),
     }
 
 
-def _weak_global(curve: list[dict[str, Any]], best: dict[str, Any]) -> dict[str, Any] | None:
-    """The best global model, if it learns less than 95 % of what a bounded one does."""
-    everywhere = [row for row in curve if row["receptive_field"] is None]
-    if not everywhere:
-        return None
-    top = max(everywhere, key=lambda row: row["validation"])
-    return top if top["gain"] < 0.95 * best["gain"] else None
+def _floor_words(floor: dict[str, Any] | None, best: dict[str, Any], chance: float) -> str:
+    if floor is None:
+        return "what is reached without a network was not measured"
+    enough = floor["test"] - chance >= 0.95 * best["gain"]
+    also = ", which is as much" if enough else ""
+    return f"without a network {floor['test']:.1%} ({floor['name']}){also}"
 
 
-def _nothing(text: str) -> dict[str, Any]:
-    return {"category": "open", "decided": False, "confidence": 0.0, "text": text}
+def _best_global(curve: list[dict[str, Any]]) -> dict[str, Any] | None:
+    everywhere = [row for row in curve if row["global"]]
+    return max(everywhere, key=lambda row: row["validation"]) if everywhere else None
+
+
+def _contradiction(
+    category: str,
+    best: dict[str, Any],
+    chance: float,
+    top: dict[str, Any] | None,
+    has_learned: bool,
+    floor: dict[str, Any] | None,
+) -> str | None:
+    """Why the sweep's answer cannot stand, or None."""
+    if category == "long range":
+        near = (floor or {}).get("local")
+        if near is None or near["test"] - chance < 0.95 * best["gain"]:
+            return None
+        return f"but a linear model of {near['name']} reaches {near['test']:.1%}"
+    if top is None:
+        return "but no global model was trained, so nobody looked for what is far away"
+    if not has_learned or (floor is not None and top["test"] < floor["test"]):
+        return f"but no global model has learned the task ({top['model']}, {top['test']:.1%})"
+    return None
+
+
+def _doubts(
+    best: dict[str, Any],
+    top: dict[str, Any] | None,
+    seeds: int,
+    confidence: float | None,
+    floor: dict[str, Any] | None,
+) -> Iterator[str]:
+    """What keeps a verdict from being decided."""
+    if seeds < SEEDS:
+        yield f"{seeds} {'seed' if seeds == 1 else 'seeds'}, where {SEEDS} are needed"
+    if confidence is not None and confidence < SURE:
+        yield f"confidence {confidence:.0%}"
+    if floor is None:
+        yield "a verdict needs a floor"
+    if top is not None and top["gain"] < 0.95 * best["gain"]:
+        yield (
+            f"no global model keeps up ({top['model']}, {top['test']:.1%}): one that is trained "
+            "better might show more that is far away"
+        )
+
+
+def _nothing(text: str, seeds: int, floor: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "category": "open",
+        "decided": False,
+        "confidence": None,
+        "seeds": seeds,
+        "floor": floor,
+        "rules": RULES,
+        "text": text,
+    }

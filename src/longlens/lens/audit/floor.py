@@ -1,0 +1,39 @@
+"""The floor of an audit: what is reached without training a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Linear probes of the diagnostics, and how many neighbouring positions each looks at.
+LOCAL = {"bag_of_tokens": 1, "bigrams": 2, "trigrams": 3}
+PROBES = (*LOCAL, "tokens_in_place")
+
+
+def floor_of(diagnostics: Mapping[str, Any] | None, chance: float) -> dict[str, Any] | None:
+    """The best probe, chosen on validation, and the best that looks at neighbours alone.
+
+    Args:
+        diagnostics: of an audit; None: not measured.
+        chance: accuracy without looking at the input.
+
+    >>> probes = dict(bigrams=dict(validation=0.6, test=0.61))
+    >>> floor_of(probes, 0.5)
+    {'name': 'bigrams', 'test': 0.61, 'local': {'name': 'bigrams', 'test': 0.61}}
+    >>> floor_of({}, 0.5)
+    {'name': 'chance', 'test': 0.5, 'local': None}
+    """
+    if diagnostics is None:
+        return None
+    local = _best([name for name in LOCAL if name in diagnostics], diagnostics)
+    best = _best([name for name in PROBES if name in diagnostics], diagnostics)
+    if best is None or best["test"] < chance:
+        best = {"name": "chance", "test": chance}
+    return {**best, "local": local}
+
+
+def _best(names: list[str], diagnostics: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not names:
+        return None
+    name = max(names, key=lambda each: diagnostics[each]["validation"])
+    return {"name": name.replace("_", " "), "test": diagnostics[name]["test"]}
