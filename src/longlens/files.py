@@ -59,11 +59,15 @@ def disk_faults_named(path: Path) -> Iterator[None]:
 
 def sync_folder(folder: Path) -> None:
     """Make new, renamed and deleted names inside ``folder`` survive a power cut."""
-    if os.name == "nt":  # folders cannot be opened there
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # always on Windows; elsewhere of a folder that may not be read
         return
-    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot
+            raise
     finally:
         os.close(descriptor)
 
@@ -131,6 +135,15 @@ def replace_file(path: Path, content: Content) -> tuple[int, str]:
     return written
 
 
+def write_output(path: Path, content: bytes) -> None:
+    """Write a file that the user named: whole or not at all; a device or a pipe is written to."""
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    make_folder(path.parent)
+    replace_file(path.resolve(), content)  # a link stays a link
+
+
 @contextmanager
 def folder_in_place(target: Path) -> Iterator[Path]:
     """Yield an empty folder that becomes ``target`` when the block ends without an error.
@@ -160,13 +173,14 @@ def rename_folder(folder: Path, target: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder so that no half of it is ever found under its name."""
+    """Delete a folder, if it is there, so that no half of it is ever found under its name."""
     doomed = folder.with_name(folder.name + PARTIAL)
     if doomed.exists():
         _delete(doomed)
-    folder.rename(doomed)
-    sync_folder(folder.parent)
-    _delete(doomed)
+    if folder.exists():
+        folder.rename(doomed)
+        sync_folder(folder.parent)
+        _delete(doomed)
 
 
 def _delete(path: Path) -> None:

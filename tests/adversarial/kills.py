@@ -176,7 +176,7 @@ def kill_import(folder: Path, wanted: int, chance: random.Random) -> Counts:
     while kills < wanted:
         now = known[load("m", folder).identity]
         new = 1 - now
-        ended = survives(lambda new=new: action(new), chance.uniform(0, 1.1 * took))
+        ended = survives(lambda new=new: action(new), chance.uniform(0, 2 * took))
         found = known[load("m", folder).identity]  # verifies every byte
         assert found == new if ended else found in (now, new)
         assert load("m.partial", folder).identity == other
@@ -186,7 +186,12 @@ def kill_import(folder: Path, wanted: int, chance: random.Random) -> Counts:
     action(1 - known[load("m", folder).identity])
     home = imported_folder(folder, "m").parent
     assert len(list(home.iterdir())) == 1, "something is left over"
-    return {"kills": kills, "imports": imports + 1, "reads_meanwhile": int(reads.read_text())}
+    return {
+        "kills": kills,
+        "imports_that_ended": imports + 1,
+        "times_replaced": replaced + 1,  # some of them by a process that was killed afterwards
+        "reads_meanwhile": int(reads.read_text()),
+    }
 
 
 def kill_runs(folder: Path, wanted: int, chance: random.Random) -> Counts:

@@ -80,6 +80,8 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
         among.wait()
         finished = finished_record(folder, options, task)
         if finished is not None:
+            if among.main:  # left by a process that was killed just after the record
+                remove_folder(folder / CHECKPOINTS)
             return finished
         task = _load(options, among, task)
         started = time.perf_counter()  # of budgets: data that must be made first are not part
@@ -163,8 +165,7 @@ def _train(
                 peak_memory_mib=round(memory, 1),
                 **switched_off,
             )
-            if record.checkpoints.exists():
-                remove_folder(record.checkpoints)
+            remove_folder(record.checkpoints)
         among.wait()
     except Stopped:
         if record is not None:

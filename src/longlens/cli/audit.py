@@ -123,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         judge_files(args.judge)
         return 0
     from longlens.cli.run import checked
-    from longlens.files import replace_file, to_json
+    from longlens.files import to_json, write_output
     from longlens.lens.audit import AuditOptions, audit
     from longlens.report.audit_chart import audit_text, draw_audit
     from longlens.training.faults import Stopped
@@ -153,11 +153,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = command_line("audit", sys.argv[2:] if argv is None else argv)
 
     def save(report: dict[str, Any]) -> None:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(output, to_json({**report, "command": command}))
+        write_output(output, to_json({**report, "command": command}))
         if report.get("curve"):
-            plot.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(plot, draw_audit(report).encode())
+            write_output(plot, draw_audit(report).encode())
 
     try:
         report = audit(options, save)

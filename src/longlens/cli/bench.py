@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longlens.cli.measure import captured, copy_bandwidth, peak_mebibytes, side_by_side
+from longlens.files import write_output
 from longlens.ops.las import decay_rates, explain, las_attention
 from longlens.ops.las.triton import why_not
 from longlens.training.provenance import provenance
@@ -249,13 +251,13 @@ def _number(value: float, form: str, unit: str) -> str:
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write dictionaries with the same keys as a CSV file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(
-            {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
-        )
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
+    writer.writeheader()
+    writer.writerows(
+        {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
+    )
+    write_output(path, text.getvalue().encode())
 
 
 def main(argv: Sequence[str]) -> int:

@@ -76,7 +76,7 @@ def draw(report: dict[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens curve``; returns the exit code."""
     args = parser().parse_args(argv)
-    from longlens.files import replace_file, to_json
+    from longlens.files import to_json, write_output
     from longlens.lens.curves import Axis, context_axis, curve, read_options
     from longlens.training.faults import Stopped
 
@@ -108,11 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = command_line("curve", sys.argv[2:] if argv is None else argv)
 
     def save(report: dict[str, Any]) -> None:
-        output.parent.mkdir(parents=True, exist_ok=True)
         named = {"experiment": output.stem, "source": "", "command": command}
-        replace_file(output, to_json({**report, **named}))
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(plot, draw(report).encode())
+        write_output(output, to_json({**report, **named}))
+        write_output(plot, draw(report).encode())
 
     try:
         report = curve(

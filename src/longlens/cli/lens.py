@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longlens.files import write_output
+
 if TYPE_CHECKING:
     from longlens.lens.look import View
     from longlens.lens.subjects import Subject
@@ -92,7 +94,7 @@ def write_pictures(looked: Sequence[tuple[Subject, list[View]]], folder: Path) -
     from longlens.lens.table import aspect_rows, markdown
 
     heading, rows = aspect_rows(looked)
-    (folder / "aspects.md").write_text(markdown(heading, rows) + "\n")
+    write_output(folder / "aspects.md", (markdown(heading, rows) + "\n").encode())
     figures = {
         "kernels": pictures.draw_kernels(looked),
         "profiles": pictures.draw_profiles(looked),
@@ -135,11 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     looked = [(subject, look(subject)) for subject in subjects]
     values = lens_json(args.title or ", ".join(subject.name for subject in subjects), looked)
     text = json.dumps(values, allow_nan=False) + "\n"
-    args.folder.mkdir(parents=True, exist_ok=True)
-    (args.folder / "lens.json").write_text(text)
+    write_output(args.folder / "lens.json", text.encode())
     if args.output is not None:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(text)
+        write_output(args.output, text.encode())
     print(plain(*measure_rows(looked)))
     print(f"\n{LEGEND}\n")
     print(f"{args.folder}/lens.json" + (f", {args.output}" if args.output else ""))

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from longlens.cli.terminal import complain
+from longlens.files import write_output
 from longlens.report.audit_chart import draw_audit
 from longlens.report.bench import bench_pictures
 from longlens.report.figures import overview
@@ -102,8 +103,7 @@ def _counted(results: Results) -> str:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        write_output(path, text.encode())
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error.strerror}") from None
 

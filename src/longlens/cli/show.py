@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longlens.cli.terminal import complain
+from longlens.files import write_output
 from longlens.report.charts import draw_svg, draw_text, series
 from longlens.report.read import Run, read_run
 from longlens.report.tables import render, show
@@ -106,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 curves.append(series(run.curves, split, metric, f"{run.name} {name}", args.x))
         drawn = [curve for curve in curves if curve.points]
         title = ", ".join(wanted)
-        Path(args.svg).write_text(draw_svg(title, drawn, args.x))
+        write_output(Path(args.svg), draw_svg(title, drawn, args.x).encode())
         print(f"picture: {args.svg}")
     for problem in problems:
         complain("longlens show", problem)

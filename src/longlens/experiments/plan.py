@@ -11,7 +11,7 @@ from typing import Any
 from longlens.experiments.catalog.base import Experiment, Run, slug
 from longlens.experiments.cells import Cell, with_options
 from longlens.experiments.standins import small_options
-from longlens.files import replace_file, to_json
+from longlens.files import make_folder, replace_file, to_json
 from longlens.training.records import EXPERIMENT
 from longlens.untrusted import check_shape, parse_json
 
@@ -201,5 +201,5 @@ def write_labels(
             raise ValueError(f"{path} is damaged; delete it, the runs stay") from None
     labels = {run.name: {"row": run.row, "column": run.column, "seed": run.seed} for run in planned}
     values = describe(experiment, folder.name.endswith(QUICK_SUFFIX), command)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     replace_file(path, to_json({**values, "runs": {**before, **labels}}))

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from longlens.files import replace_file
+from longlens.files import write_output
 from longlens.report.read import DAMAGED, Run, find_runs
 from longlens.report.results import POINTS, thin
 from longlens.report.rows import fill_rows
@@ -197,10 +197,9 @@ def write_results(path: str | Path, content: Mapping[str, Any]) -> None:
         json.dumps(record, ensure_ascii=False, allow_nan=False) for record in content["records"]
     ]
     body = ",\n".join(lines)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(
-        path, (head[: head.rindex("}")].rstrip() + f',\n "records": [\n{body}\n]}}\n').encode()
+    write_output(
+        Path(path),
+        (head[: head.rindex("}")].rstrip() + f',\n "records": [\n{body}\n]}}\n').encode(),
     )
 
 

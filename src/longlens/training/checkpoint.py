@@ -72,8 +72,7 @@ def save(
         the new checkpoint's folder.
     """
     target = folder / f"step-{step:08d}"
-    if target.exists():  # written just before the process ended, and reached again
-        remove_folder(target)
+    remove_folder(target)  # where an earlier process had reached this step already
     if small:
         tensors = {
             name: tensor.bfloat16() if name.startswith(MOMENTS) else tensor
