@@ -67,7 +67,7 @@ def test_a_pretrained_stage_is_not_taken_over_to_other_data(options, monkeypatch
 
 def test_an_audit_leaves_out_what_was_trained_on_other_data(options):
     asked = AuditOptions(
-        "mine", fields=(3,), mixers=("conv",), seeds=1, steps=1, diagnostics=False,
+        "mine", fields=(3,), mixers=(), seeds=1, steps=1, diagnostics=False,
         training=dict(dim=8, depth=1, batch_size=4, device="cpu"), progress=False,
         runs=options.runs, root=options.root,
     )  # fmt: skip
