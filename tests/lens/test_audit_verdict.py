@@ -104,10 +104,12 @@ def test_no_verdict_without_a_floor_and_every_verdict_names_it():
         assert not nothing["decided"] and "was not measured" in nothing["text"]
 
 
-def test_a_linear_model_of_neighbours_contradicts_long_range():
+def test_a_linear_model_of_neighbours_contradicts_all_but_short_range():
     high = {"name": "tokens in place", "test": 1.0, "local": {"name": "trigrams", "test": 0.99}}
     found = verdict(FAR, floor=high)
     assert found["category"] == "open" and "a linear model of trigrams reaches" in found["text"]
+    middle = verdict({3: 0.5, 257: 0.95, None: 0.95}, floor=high)
+    assert middle["category"] == "open" and "a linear model of trigrams" in middle["text"]
     placed = high | {"local": {"name": "trigrams", "test": 0.5}}
     assert verdict(FAR, floor=placed)["decided"], "places are no neighbours"
 

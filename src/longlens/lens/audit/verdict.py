@@ -217,11 +217,12 @@ def _contradiction(
     floor: dict[str, Any] | None,
 ) -> str | None:
     """Why the sweep's answer cannot stand, or None."""
-    if category == "long range":
-        near = (floor or {}).get("local")
-        if near is None or near["test"] - chance < 0.95 * best["gain"]:
-            return None
+    near = (floor or {}).get("local")
+    enough = near is not None and near["test"] - chance >= 0.95 * best["gain"]
+    if near is not None and enough and category != "short range":
         return f"but a linear model of {near['name']} reaches {near['test']:.1%}"
+    if category == "long range":
+        return None
     if top is None:
         return "but no global model was trained, so nobody looked for what is far away"
     if not has_learned or (floor is not None and top["test"] < floor["test"]):
