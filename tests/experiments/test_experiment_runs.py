@@ -92,7 +92,7 @@ def collected(name, only, tmp_path):
 
 
 def test_a_run_fills_a_row_of_speed_and_memory(tmp_path):
-    cells, path = collected("cost", ["XFM", "LaS-chunk"], tmp_path)
+    cells, path = collected("cost", ["LaS-chunk"], tmp_path)
     rows, columns = ("XFM", "LaS-chunk"), ("Speed", "Mem.")
     assert set(cells) == {(row, column) for row in rows for column in columns}
     for column in columns:
@@ -209,6 +209,8 @@ def test_patterns_choose_rows_and_columns():
         ValueError, match=r"'imag' matches no row and no column of table2; rows: Tr"
     ):
         choose(table2, ["imag"])
+    relative = choose(find("cost"), ["LaS", "Mem."])  # to a row that is run as well
+    assert [(run.row, run.column) for run in relative] == [("XFM", "Speed"), ("LaS", "Speed")]
     with pytest.raises(ValueError, match="published numbers alone"):
         choose(find("lasplus"), ["Megalodon"])
 

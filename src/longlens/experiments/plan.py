@@ -39,7 +39,8 @@ def choose(experiment: Experiment, only: Sequence[str] = ()) -> list[Run]:
     """The runs whose row and column match ``only``.
 
     A pattern (``LaS*``; case does not count) restricts the rows or the columns, whichever it
-    matches; several patterns for rows are alternatives, as are several for columns.
+    matches; several patterns for rows are alternatives, as are several for columns. The row that
+    an experiment's numbers are relative to always comes along.
 
     Raises:
         ValueError: a pattern matches nothing, or nothing is left.
@@ -60,10 +61,14 @@ def choose(experiment: Experiment, only: Sequence[str] = ()) -> list[Run]:
             )
         rows |= in_rows
         columns |= in_columns
+    if rows and experiment.relative_to is not None:
+        rows.add(experiment.relative_to)
     chosen = [
         run
         for run in experiment.runs
-        if (not rows or run.row in rows) and (not columns or run.column in columns)
+        # a run of an experiment with ``reads`` fills all columns of its row
+        if (not rows or run.row in rows)
+        and (not columns or experiment.reads or run.column in columns)
     ]
     if not chosen:
         raise ValueError(

@@ -1,14 +1,14 @@
 """Table 2's speed and memory: training on Text at 4,096 bytes, relative to the plain Transformer.
 
-    longlens run cost [--only 'LaS*' --only XFM --only 'MEGA*'] [--quick]
+    longlens run cost [--only 'LaS*' --only 'MEGA*'] [--quick]
 
 Cost: 15 runs a seed of 300 steps, and an evaluation after each.
 
 Every mixer stands in the same model, 4 × 256 with a feed-forward part of 1,024, in batches of 32
 reviews that are all padded to 4,096 positions. Speed is positions a second over the steps that
 nothing interrupted, memory the most that the device held; both are divided by XFM's of the same
-seed, so the row XFM has to be run as well. More is better for the one, less for the other. The
-published factors are Table 2's.
+seed, which is always run, too. More is better for the one, less for the other. The published
+factors are Table 2's.
 """
 
 from __future__ import annotations
