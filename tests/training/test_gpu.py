@@ -42,7 +42,7 @@ def on_gpu(run_options):
 
 
 PLATEAU = {"schedule": "plateau", "plateau_patience": 1, "plateau_factor": 0.2, "warmup": 0.0,
-           "lr": 0.01, "evaluate_every": 2}  # fmt: skip
+           "lr": 0.01, "evaluate_every": 4}  # fmt: skip
 
 
 @pytest.mark.parametrize(
