@@ -18,6 +18,7 @@ from longlens.files import canonical_json, digest
 from longlens.tasks import DataError, import_arrays, load, prepare, sources
 from longlens.tasks.npy import open_npy, read_npy
 from longlens.tasks.png import decode_png, encode_png
+from longlens.tasks.writer import Writer
 from tests.tasks import task_layouts as layouts
 
 X = np.arange(80).reshape(20, 4) % 7
@@ -227,6 +228,34 @@ def test_zip_files_that_seem_encrypted_or_of_another_kind_are_one_error(tmp_path
     (tmp_path / "c.zip").write_bytes(whole[:-30])
     with pytest.raises(DataError, match=r"c\.zip is truncated or damaged"):
         prepare("enwik8", tmp_path / "r", source=tmp_path / "c.zip", subset=True, quiet=True)
+
+
+def test_a_zip_file_with_a_damaged_name_is_refused(tmp_path):
+    path = layouts.write_zip(tmp_path / "a.zip", layouts.imdb_files(layouts.reviews()))
+    content = path.read_bytes()
+    place = content.rindex(b"aclImdb/train/pos/1_7.txt")  # in the list at the end
+    path.write_bytes(content[:place] + b"X" + content[place + 1 :])
+    prepare_text(tmp_path / "whole", layouts.write_zip(tmp_path / "b.zip", dict(REVIEWS)))
+    with pytest.raises(DataError, match=r"a\.zip is truncated or damaged"):
+        prepare_text(tmp_path / "root", path)
+
+
+@pytest.mark.parametrize("damage", ["value", "twice", "torn", "nothing", "other"])
+def test_a_damaged_journal_costs_time_and_nothing_else(tmp_path, damage, monkeypatch):
+    options = dict(train=8, validation=4, test=4, min_length=8, max_length=40, quiet=True)
+    whole = prepare("listops", tmp_path / "whole", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare("listops", tmp_path, **options)
+    (journal,) = tmp_path.rglob("journal.jsonl")
+    content = journal.read_bytes()
+    journal.write_bytes({
+        "value": content.replace(b'"shape": [8', b'"shape": [9'), "twice": 2 * content,
+        "torn": content[:-5], "nothing": b"", "other": b'{"a": 1}\n[]\n3\n',
+    }[damage])  # fmt: skip
+    assert prepare("listops", tmp_path, **options).identity == whole.identity
+    load("listops", tmp_path, **{k: v for k, v in options.items() if k != "quiet"})
 
 
 def test_a_picture_expands_to_its_own_size_only():

@@ -204,8 +204,10 @@ class Source:
                 if stat.S_ISLNK(info.external_attr >> 16):
                     raise DataError(f"{path} is refused: its member {info.filename!r} is a link")
             for info in archive.infolist():
-                if not info.is_dir() and wanted(plain_name(info.filename)):
-                    with archive.open(info) as raw:
+                # Also those that nobody wants: opening compares the two places that hold the name,
+                # and a file whose name is damaged in one of them would just be missed.
+                with archive.open(info) as raw:
+                    if not info.is_dir() and wanted(plain_name(info.filename)):
                         _, file = _buffered(_decompressed(info.filename, raw), path)
                         yield plain_name(info.filename), file
                         _read_to_end(file)

@@ -20,12 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.files import PARTIAL, make_folder, rename_folder, sha256_file
+from longlens.files import PARTIAL, digest, make_folder, rename_folder, sha256_file
 from longlens.tasks.cache import FORMAT
 from longlens.tasks.errors import DataError
 from longlens.tasks.files import save_array
 from longlens.tasks.manifest import ArrayEntry, FileEntry, Manifest
 from longlens.tasks.spec import SPLITS, Spec
+from longlens.untrusted import parse_json
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 JOURNAL = "journal.jsonl"
@@ -65,17 +66,14 @@ class Writer:
 
     def _recover(self) -> None:
         """Keep what an earlier run finished, drop everything else, and start a fresh journal."""
-        journal = self.partial / JOURNAL
-        lines = journal.read_bytes().split(b"\n")[:-1] if journal.exists() else []
-        try:  # a torn last line has no newline and is dropped above
-            entries = [json.loads(line) for line in lines]
-        except ValueError:
-            entries = []
+        entries = self._read_journal()
         self._made_from: list[dict[str, Any]] = []
         if entries and entries[0] == self._header:
             for entry in entries[1:]:
                 if "task" in entry:
                     self._made_from.append(entry)
+                elif "files" not in entry:  # the header once more
+                    continue
                 elif all(self._intact(name, file) for name, file in entry["files"].items()):
                     self._blocks[entry["split"], entry["block"]] = entry["files"]
         keep = {name for files in self._blocks.values() for name in files}
@@ -88,13 +86,28 @@ class Writer:
         for (split, block), files in self._blocks.items():
             self._append({"split": split, "block": block, "files": files})
 
+    def _read_journal(self) -> list[dict[str, Any]]:
+        """The lines of the journal up to the first one that is torn or damaged."""
+        journal = self.partial / JOURNAL
+        entries: list[dict[str, Any]] = []
+        for line in journal.read_bytes().split(b"\n") if journal.is_file() else []:
+            try:
+                entry = parse_json(line)
+                if entry.pop("checksum") != digest(entry):
+                    break
+            except (ValueError, KeyError, AttributeError, TypeError):
+                break
+            entries.append(entry)
+        return entries
+
     def _intact(self, name: str, file: dict[str, Any]) -> bool:
         path = self.partial / name
         return path.is_file() and sha256_file(path) == file["sha256"]
 
     def _append(self, entry: dict[str, Any]) -> None:
         with (self.partial / JOURNAL).open("ab") as file:
-            file.write(json.dumps(entry, sort_keys=True).encode() + b"\n")
+            line = json.dumps({**entry, "checksum": digest(entry)}, sort_keys=True)
+            file.write(line.encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
