@@ -196,7 +196,28 @@ class Task:
             if key.startswith(f"{name}/")
         }
         spec = replace(self.spec, pair=False) if name == "documents" else self.spec
+        self._check_arrays(name, arrays)
         return Split(name, spec, arrays, documents)
+
+    def _check_arrays(self, name: str, arrays: Mapping[str, Rows]) -> None:
+        """Raise unless a split has the arrays that the spec promises, one row an example."""
+        varying = {"flat", "lengths"} <= set(arrays)
+        content = {"flat", "lengths"} if varying else {"inputs"}
+        if self.spec.kind == "next_token":
+            needed = {"stream"}
+        elif name == "documents":
+            needed = {"flat", "lengths"}
+        else:
+            needed = ({"pairs"} if self.spec.pair else content) | {"targets", *self.spec.extras}
+        if missing := sorted(needed - set(arrays)):
+            raise DataError(f"{self.folder}: {name} has no array {missing[0]}")
+        counts = {len(arrays[key]) for key in needed - {"flat"}}
+        if name != "documents" and counts != {self.manifest.examples[name]}:
+            raise DataError(f"{self.folder}: the arrays of {name} have {sorted(counts)} rows")
+        if "flat" in needed:
+            total = int(arrays["lengths"].whole().sum(dtype=np.int64))
+            if total != len(arrays["flat"]):
+                raise DataError(f"{self.folder}: the lengths of {name} add up to {total}")
 
     @property
     def identity(self) -> str:

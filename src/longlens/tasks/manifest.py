@@ -19,9 +19,21 @@ from longlens._version import __version__
 from longlens.files import digest, replace_file, seal, sha256_file, unseal
 from longlens.tasks.cache import FORMAT
 from longlens.tasks.errors import DataError
-from longlens.tasks.spec import Spec
+from longlens.tasks.spec import SPLITS, Spec
+from longlens.untrusted import check_shape
 
 FILENAME = "manifest.json"
+SHAPE: dict[str, Any] = {
+    "name": str,
+    "version": int,
+    "spec": {},
+    "options": {},
+    "examples": dict.fromkeys(SPLITS, int),
+    "arrays": {"*": {"dtype": str, "shape": [int], "files": [str]}},
+    "files": {"*": {"bytes": int, "sha256": str}},
+    "sources": [{}],
+    "notes": [str],
+}
 Verify = Literal["full", "size"]
 
 
@@ -113,6 +125,7 @@ def read_manifest(folder: Path) -> Manifest:
                 f"{path} has format {values['format']}, this version reads {FORMAT}; "
                 "prepare it again"
             )
+        check_shape(values, SHAPE)
         manifest = Manifest(
             name=values["name"],
             version=values["version"],
@@ -132,6 +145,8 @@ def read_manifest(folder: Path) -> Manifest:
         for name in {name for entry in manifest.arrays.values() for name in entry.files}:
             if name not in manifest.files:  # and every one of these is hashed before it is opened
                 raise ValueError(f"an array lies in {name!r}, which is none of its files")
+        if not all(entry.files and entry.shape for entry in manifest.arrays.values()):
+            raise ValueError("an array has no files or no shape")
     except DataError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

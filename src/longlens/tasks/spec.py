@@ -6,9 +6,21 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from longlens.tasks.errors import DataError
+from longlens.untrusted import check_shape
 
 Kind = Literal["classification", "regression", "next_token"]
 SPLITS = ("train", "validation", "test")
+SHAPE = {
+    **dict.fromkeys(("kind", "inputs"), str),
+    "max_length": int,
+    **dict.fromkeys(("vocab_size?", "pad_id?", "num_classes?", "channels?"), int),
+    **dict.fromkeys(("target_dim?", "target_length?"), int),
+    "pair": bool,
+    "image?": [int],
+    **dict.fromkeys(("encoding?", "stands_in_for?", "readout?"), str),
+    "class_names?": [str],
+    "extras": [str],
+}
 
 
 @dataclass(frozen=True)
@@ -78,6 +90,10 @@ class Spec:
             raise DataError(
                 f"the manifest's spec has fields that this version does not know: {unknown}"
             )
+        try:
+            check_shape(values, SHAPE, "spec")
+        except ValueError as error:
+            raise DataError(f"the manifest is damaged ({error})") from None
         plain: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
         }
