@@ -28,9 +28,9 @@ def record(name: str, *, seed: int, **counts: int) -> None:
     print(f"\n{name} (seed {seed}): {_words(counts)}")
     if os.environ.get("ADVERSARIAL_RECORD") != "1":
         return
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
+    # what this function itself has written does not make the code another one
+    changed = _git("status", "--porcelain", "-uno", "--", ".", f":!{PAGE}", f":!{COUNTS}")
+    commit = _git("describe", "--always") + ("-dirty" if changed else "")
     origin = dict(
         date=datetime.now(UTC).date().isoformat(), commit=commit, longlens=longlens.__version__,
         torch=torch.__version__, python=platform.python_version(),
@@ -52,6 +52,12 @@ def table() -> str:
         words = (name, _words(row["counts"]), row["seed"], row["date"], row["commit"], row["torch"])
         lines.append("| " + " | ".join(map(str, words)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def _words(counts: dict[str, int]) -> str:
