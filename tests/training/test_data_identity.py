@@ -95,6 +95,17 @@ def test_the_commands_say_so_in_one_line(options, tmp_path, capsys, monkeypatch)
         assert "mine have identity" in text and "Traceback" not in text
 
 
+def test_a_look_inside_takes_the_data_of_the_run(options, tmp_path):
+    from longlens.lens.subjects import find_subjects
+
+    train_run(options)
+    assert find_subjects(str(run_folder(options)), before=False)
+    import_mine(options.root, 1)
+    with pytest.raises(ValueError, match="were replaced: mine has identity"):
+        find_subjects(str(run_folder(options)), before=False)
+    assert find_subjects(str(run_folder(options)), before=False, inputs="random")
+
+
 def test_points_of_a_curve_on_different_data_are_refused(options, monkeypatch):
     from longlens.lens import curves
 
