@@ -124,6 +124,34 @@ def test_a_finished_run_is_not_trained_again(run_options, monkeypatch):
     assert not (run_folder(options) / "checkpoints").exists()
 
 
+NEWER = ("ablate", "train_on", "plateau_factor")
+
+
+def test_a_run_outlives_options_that_are_added_later(run_options, monkeypatch):
+    """Finished or stopped, a run of before an option existed is the run with its default."""
+    options = run_options(name="finished")
+    first = train_run(options)
+    path = run_folder(options) / "record.json"
+    older = json.loads(path.read_text())
+    for name in NEWER:
+        del older["options"][name]
+    path.write_text(json.dumps(older))
+    monkeypatch.setattr(loop.Trainer, "run", None)  # nothing is trained again
+    assert train_run(options)["metrics"] == first["metrics"]
+    with pytest.raises(TrainingError, match=r"train_on is train.validation, was train"):
+        train_run(replace(options, train_on="train+validation"))
+    monkeypatch.undo()
+
+    def older_checkpoint(*where, load=checkpoint.load):
+        saved = load(*where)
+        known = {k: v for k, v in saved.facts["identity"].items() if k not in NEWER}
+        return replace(saved, facts=saved.facts | {"identity": known})
+
+    stopped = stopped_run(run_options, monkeypatch)
+    monkeypatch.setattr(checkpoint, "load", older_checkpoint)
+    assert train_run(stopped)["status"] == "finished"
+
+
 def test_a_finished_run_on_an_older_version_of_the_data_is_refused(run_options, monkeypatch):
     options = run_options()
     train_run(options)

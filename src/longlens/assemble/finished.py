@@ -11,7 +11,7 @@ from longlens.tasks.expected import expected_version
 from longlens.tasks.identity import current_identity
 from longlens.tasks.mix import MixedTask
 from longlens.training.faults import TrainingError
-from longlens.training.options import PLACEMENT, TrainOptions, difference
+from longlens.training.options import TrainOptions, difference, recorded_identity
 from longlens.training.records import read_record
 
 
@@ -34,7 +34,7 @@ def finished_record(
         return None
     if values.get("status") != "finished":
         return None
-    then = {key: value for key, value in values["options"].items() if key not in PLACEMENT}
+    then = recorded_identity(values["options"])
     found = difference(options.identity(), then) or other_data(values, options, task)
     if found:
         raise TrainingError(

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from longlens.training.options import TrainOptions
 from longlens.training.records import RECORD, read_curves, read_record
 
 # Short names for places in a record; every option and every top-level key is a name as well.
@@ -177,8 +178,12 @@ def sort(runs: Sequence[Run], by: str, down: bool = False) -> list[Run]:
 
 
 def differing_options(runs: Sequence[Run]) -> list[str]:
-    """Names of the options in which ``runs`` differ, nested ones with a dot."""
-    flat = [dict(_flatten(run.values.get("options") or {})) for run in runs]
+    """Names of the options in which ``runs`` differ, nested ones with a dot.
+
+    An option that a record does not know had its default.
+    """
+    defaults = dict(_flatten(TrainOptions().to_json()))
+    flat = [defaults | dict(_flatten(run.values.get("options") or {})) for run in runs]
     names = sorted({name for options in flat for name in options})
     shown = {"name", "runs", "root", "task", "mixer", "seed", "progress", "resume"}
     return [

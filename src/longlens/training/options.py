@@ -292,6 +292,20 @@ class TrainOptions:
         return f"{self.task}-{self.mixer}-{self.seed}-{digest}"
 
 
+def recorded_identity(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What decided an earlier run, of which ``options`` are recorded.
+
+    An option that did not exist yet has its default, which must be what was done before: so runs
+    outlive new options.
+
+    >>> then = recorded_identity({"lr": 0.1, "name": "a"})
+    >>> then["lr"], then["clip"], "name" in then
+    (0.1, 1.0, False)
+    """
+    own = {key: value for key, value in options.items() if key not in PLACEMENT}
+    return TrainOptions().identity() | own
+
+
 def difference(now: Mapping[str, Any], then: Mapping[str, Any]) -> str:
     """Say in which options two runs differ, or return an empty string.
 

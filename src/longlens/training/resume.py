@@ -9,7 +9,7 @@ from typing import Any
 from longlens.training.checkpoint import Checkpoint, layout_difference
 from longlens.training.faults import TrainingError
 from longlens.training.job import Job
-from longlens.training.options import TrainOptions, difference
+from longlens.training.options import TrainOptions, difference, recorded_identity
 
 
 def check_same_run(
@@ -33,7 +33,7 @@ def check_same_run(
         for name, tensor in saved.tensors.items()
         if name.startswith("model/")
     }
-    found = [difference(options.identity(), facts["identity"])]
+    found = [difference(options.identity(), recorded_identity(facts["identity"]))]
     if facts["data"] != job.data:
         found.append(f"the data are {job.data}, were {facts['data']}")
     found.append(layout_difference(job.model.state_dict(), then))
