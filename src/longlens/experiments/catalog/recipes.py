@@ -109,8 +109,10 @@ MEGA_NOTES = (
 def locality(column: str, mixer: str, technique: bool = False, **changes: Any) -> Cell | None:
     """A cell of the locality study: a bidirectional encoder, with or without its technique.
 
-    Source: the study (arXiv 2501.14850) and its repository, github.com/pablomiralles22/
-    long-transformers. All: a feed-forward part of twice the width, AdamW 0.9/0.98, cosine decay.
+    Source: configs/TASK/rotary_transformer_*.json of github.com/pablomiralles22/long-transformers.
+    There are several versions, which differ in the heads of Image (4, 16) and Pathfinder (4, 8) and
+    in Image's weight decay (0, 0.01). All: a feed-forward part of twice the width, AdamW 0.9/0.98,
+    cosine decay.
 
     | task | layers | width | heads | dropout | length | batch | lr | wd | epochs | warm-up | adds |
     | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
