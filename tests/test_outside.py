@@ -94,6 +94,24 @@ def test_names_stay_inside_the_runs_folder(name):
     assert check_folder_name("LaS, P = 3 (α)", "name")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_options_are_finite(value):
+    for option in ("lr", "weight_decay", "dropout", "epochs"):
+        with pytest.raises(ValueError, match=f"{option} must be a finite number"):
+            TrainOptions(**{option: value})
+
+
+def test_every_damaged_data_set_is_named(tmp_path, capsys):
+    for name in ("one", "two", "three"):
+        import_arrays(name, np.arange(40) % 7, root=tmp_path)
+    for name in ("one", "three"):
+        next((tmp_path / "imported" / name).rglob("*.npy")).write_bytes(b"")
+    assert main(["data", "verify", "--root", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert "two: 3 files as written" in out
+    assert err.count("\n") == 2 and "/one/" in err and "/three/" in err
+
+
 def commands(folder):
     """Every command on a path that cannot be read or written as it must be."""
     there = str(folder / "there")

@@ -88,9 +88,12 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 def read_tensors(file: BinaryIO) -> dict[str, Tensor]:
     """Read the named tensors of an open file; raise ValueError where it is damaged."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
+    try:
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+    except ModuleNotFoundError:
+        message = "reading weights needs safetensors: pip install 'longlens[lab]'"
+        raise ModuleNotFoundError(message, name="safetensors") from None
     content = file.read()
     try:
         tensors: dict[str, Tensor] = load(content)

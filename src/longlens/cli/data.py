@@ -138,7 +138,7 @@ def show(
 
 
 def verify(name: str | None = None, root: str | None = None, **options: Any) -> None:
-    """Check every file of one data set, or of every prepared one; raise for the first bad one."""
+    """Check every file of one data set, or of every prepared one; name every bad one."""
     if name is None:
         folders = [folder for group in _prepared(root).values() for folder in group]
     else:
@@ -148,10 +148,18 @@ def verify(name: str | None = None, root: str | None = None, **options: Any) -> 
         else:
             info = find_task(name)
             folders = [find_folder(info, root, make_options(info, options))]
+    damaged = []
     for folder in folders:
-        manifest = read_manifest(folder)
-        verify_files(folder, manifest)
-        print(f"{manifest.name}: {len(manifest.files)} files as written, {manifest.identity}")
+        try:
+            manifest = read_manifest(folder)
+            verify_files(folder, manifest)
+            print(f"{manifest.name}: {len(manifest.files)} files as written, {manifest.identity}")
+        except (DataError, OSError) as error:  # the others are looked at all the same
+            damaged.append(error)
+    for problem in damaged[:-1]:
+        complain("longlens data", problem)
+    if damaged:
+        raise damaged[-1]
     if not folders:
         print(f"nothing is prepared under {cache_root(root)}")
 

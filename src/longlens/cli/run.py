@@ -199,13 +199,16 @@ def refuse_other_data(cells: Sequence[Cell]) -> None:
     """Raise for a finished run whose data were replaced: the queue would count it as done."""
     from longlens.assemble.finished import other_data
     from longlens.assemble.run import run_folder
-    from longlens.training.records import RECORD, read_record
+    from longlens.training.records import read_record
 
     for cell in cells:
         options = TrainOptions(**cell)
         folder = run_folder(options)
-        record = read_record(folder) if (folder / RECORD).exists() else {}
-        finished = record.get("status") == "finished"
+        try:
+            record = read_record(folder)
+        except ValueError:  # none, or a damaged one, which the run itself will report
+            continue
+        finished = record["status"] == "finished"
         if finished and (different := other_data(record, options)):
             raise ValueError(f"{folder} is finished, but {different}; move it away, or give --runs")
 
