@@ -14,7 +14,7 @@ from tests.adversarial.counts import record
 
 ROOT = Path(__file__).parents[2]
 SEED = 17
-KILLS = {"train": 200, "prepare": 120, "import": 120, "runs": 60, "commands": 15}
+KILLS = {"train": 185, "prepare": 120, "import": 120, "runs": 60, "commands": 15}
 pytestmark = [
     pytest.mark.adversarial,
     pytest.mark.skipif(os.name != "posix", reason="needs fork and signals"),
