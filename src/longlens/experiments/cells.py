@@ -151,7 +151,7 @@ def check_values(content: Any) -> None:
 
 
 def _yaml(raw: bytes) -> Any:
-    import yaml  # comes with jsonargparse
+    import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """YAML in which no key occurs twice."""

@@ -67,7 +67,7 @@ class LaSState(nn.Module):
     def rates(self) -> tuple[Tensor | None, float | None]:
         """The rate of each head, (heads,), and a static bound on them; None without decay."""
         if self.learned_alpha:  # the clamp is what keeps the bound true
-            return self.alpha.clamp(0, self.alpha_max), self.alpha_max
+            return self.alpha.clamp(0.0, self.alpha_max), self.alpha_max
         return (None, None) if self.alpha_max == 0 else (self.alpha, self.alpha_max)
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -332,7 +332,7 @@ class LaSAttention(SoftmaxAttention):
     def rates(self) -> tuple[Tensor | None, float | None]:
         """The decay rate of each head, (heads,), and a static bound on them."""
         if self.learned_alpha:  # the clamp is what makes the bound true
-            return self.alpha.clamp(0, self.alpha_max), self.alpha_max
+            return self.alpha.clamp(0.0, self.alpha_max), self.alpha_max
         return (None, None) if self.alpha_max == 0 else (self.alpha, self.alpha_max)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:

@@ -20,6 +20,7 @@ from longlens.ops.las.sdpa import (
     sdpa_attention,
     zero_rows,
 )
+from longlens.ops.las.transforms import exporting
 from longlens.ops.las.triton import mirror_op, why_not
 from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
 from longlens.ops.las.triton.prologue_op import LONGEST, MOST_SEQUENCES
@@ -342,7 +343,7 @@ def _route(call: Call, decision: _Decision) -> tuple[str, str]:
         smoothing=call.smoothing,
         is_causal=call.is_causal,
         has_mask=call.key_mask is not None,
-        formula=call.formula,
+        formula=call.formula or (exporting() and call.chunk is not None),
     )
 
 
@@ -350,7 +351,7 @@ def _attend(call: Call, decision: _Decision) -> Tensor:
     width = call.value.shape[3]
     if call.query.numel() == 0 or call.value.numel() == 0:
         return zero_rows(call.query, width, call.key, call.value, call.alpha)
-    if call.chunk is None or isinstance(call.query_offset, Tensor):
+    if call.chunk is None or isinstance(call.query_offset, Tensor) or exporting():
         tensors = [call.query, call.key, call.value]
         if decision.impl == "triton":
             return _attend_fused(call, decision, tensors, None)

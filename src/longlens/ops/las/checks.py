@@ -84,7 +84,7 @@ def check_reading(
         raise ValueError(f"chunk must be None or an integer >= 1, got {chunk!r}")
     if scale is not None and not 0 < scale < math.inf:  # kernels put -inf before it is applied
         raise ValueError(f"scale must be None or a finite number > 0, got {scale}")
-    if alpha_max is not None and not (math.isfinite(alpha_max) and alpha_max >= 0):
+    if alpha_max is not None and not 0 <= alpha_max < math.inf:
         raise ValueError(f"alpha_max must be None or a finite number >= 0, got {alpha_max}")
     return smoothing
 
@@ -148,10 +148,8 @@ def read_alpha(alpha: Tensor, kv_heads: int) -> tuple[float, bool]:
 
 def check_bound(alpha: Tensor, alpha_max: float) -> None:
     """Read α and raise where `alpha_max` does not bound it; NaN passes, and comes out as NaN."""
-    wrong = [a for a in _values(alpha) if a > alpha_max or a < 0]
-    if wrong:
-        rounded = float(torch.tensor(alpha_max, dtype=alpha.dtype))  # 0.1 in float32 is above 0.1
-        wrong = [a for a in wrong if a > rounded or a < 0]
+    rounding = max(1e-6, torch.finfo(alpha.dtype).eps)  # 0.1 in float32 is above 0.1
+    wrong = [a for a in _values(alpha) if a > alpha_max * (1 + rounding) or a < 0]
     if wrong:
         raise ValueError(
             f"alpha must lie between 0 and alpha_max={alpha_max:.6g}, got {wrong[0]:.6g}: it was "

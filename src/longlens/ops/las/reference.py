@@ -29,9 +29,9 @@ def reference_weights(
     L, S = query.shape[2], key.shape[2]
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     j = torch.arange(S, device=query.device)
-    position = torch.arange(L, device=query.device)[:, None] + torch.as_tensor(
-        query_offset, device=query.device
-    ).reshape(-1, 1, 1, 1)  # (B or 1, 1, L, 1)
+    offset = query_offset.reshape(-1, 1, 1, 1) if isinstance(query_offset, Tensor) else query_offset
+    position = torch.arange(L, device=query.device)[None, None, :, None] + offset
+    # (B or 1, 1, L, 1)
 
     scores = (query @ key.transpose(-2, -1)) * scale
     if alpha is not None:
@@ -49,10 +49,14 @@ def reference_weights(
         return attention
     offsets = range(window) if smoothing == "causal" else range(-(window // 2), window // 2 + 1)
 
+    def shifted(x: Tensor, t: int) -> Tensor:
+        """Column j takes what column j + t holds, zero beyond the ends."""
+        return F.pad(x, (window, window))[..., window + t : window + t + S]
+
     def reached(t: int) -> Tensor:
         """Whether a[i, k] may be given to column k - t: (B or 1, 1, L or 1, S)."""
         target = j - t
-        inside = (target >= 0) & (target < S) & (F.pad(real, (t, -t)) if abs(t) < S else False)
+        inside = (target >= 0) & (target < S) & shifted(real, -t)
         if chunk is not None:
             inside = inside & (target.div(chunk, rounding_mode="floor") == j // chunk)
         return inside & (target <= position) if smoothing == "masked" else inside
@@ -65,8 +69,7 @@ def reference_weights(
 
     smooth = torch.zeros_like(attention)
     for t in offsets:
-        if abs(t) < S:
-            smooth = smooth + F.pad(share * reached(t), (-t, t))  # column j takes from j + t
+        smooth = smooth + shifted(share * reached(t), t)
     return smooth
 
 

@@ -28,13 +28,16 @@ from longlens.ops.las.parts import Parts, fold_square
 from longlens.ops.las.reference import reference
 from longlens.ops.las.row import row_attention
 from longlens.ops.las.smoothing import pool_values
-from longlens.ops.las.transforms import functional
+from longlens.ops.las.transforms import exporting, functional, known
 from longlens.ops.las.triton.attention_op import kernel_attention
 from longlens.ops.numerics import full_precision
 
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
 FUSED_ROUTES = ("plain", "folded")  # those with one call, whose inputs Triton can prepare
 ROW_BLOCK = 128  # rows that the `rows` route holds at a time
+_LIMIT = {
+    dtype: f"{limit:g}" for dtype, limit in FOLD_RANGE.items()
+}  # a compiler formats no number
 
 
 def choose_route(
@@ -59,32 +62,35 @@ def choose_route(
     banded = smoothing == "masked" and window > 1
     if formula:
         return "rows", "a derivative that fused kernels lack (forward-mode, second): the formula"
-    if queries == 1 and is_causal and (window == 1 or smoothing != "centered"):
+    if known(queries == 1) and is_causal and (window == 1 or smoothing != "centered"):
         return "row", "one query: its row of scores is explicit, keys and values are read once"
     if isinstance(offset, Tensor):
         return "rows", "the query positions are a tensor"
     if banded and window // 2 > WIDEST_BAND:
         return "rows", f"masked smoothing over {window} positions, more than {2 * WIDEST_BAND + 1}"
-    if banded and offset + queries > keys:
+    if banded and not known(offset + queries <= keys):
         return "rows", "masked smoothing with queries beyond the last key"
     if not has_alpha and not is_causal:
         return "plain", "no decay: SDPA on pooled values"
     if not is_causal:
-        return "merged", "two-sided decay: folded triangles or blocks, merged"
-    if banded:
-        return "merged", f"masked smoothing: complete windows and a band of {window // 2}, merged"
-    if has_mask:
-        return "merged", "a key mask under a causal mask: the operators below SDPA, merged"
-    if offset != 0 or keys < queries:
-        return "merged", "queries and keys are not one square: prefix and square, merged"
-    if not has_alpha:
+        why = "two-sided decay: folded triangles or blocks"
+    elif banded:
+        why = f"masked smoothing: complete windows and a band of {window // 2}"
+    elif has_mask:
+        why = "a key mask under a causal mask: the operators below SDPA"
+    elif not (known(offset == 0) and known(keys >= queries)):
+        why = "queries and keys are not one square: prefix and square"
+    elif not has_alpha:
         return "plain", "no decay: causal SDPA on pooled values"
-    if alpha_max is None:
-        return "merged", "no static bound on α: range-free tiles and folded blocks, merged"
-    limit = FOLD_RANGE[dtype]
-    if alpha_max * queries <= limit:
-        return "folded", f"causal decay with α·L <= {limit:g}, in range: one SDPA call"
-    return "merged", f"causal decay with α·L > {limit:g}, out of range: folded blocks, merged"
+    elif alpha_max is None:
+        why = "no static bound on α: range-free tiles and folded blocks"
+    elif known(alpha_max * queries <= FOLD_RANGE[dtype]):
+        return "folded", f"causal decay with α·L <= {_LIMIT[dtype]}, in range: one SDPA call"
+    else:
+        why = f"causal decay with α·L > {_LIMIT[dtype]}, out of range: folded blocks"
+    if exporting():
+        return "rows", f"{why.partition(':')[0]}: exported as the formula"
+    return "merged", f"{why}, merged"
 
 
 def sdpa_attention(
@@ -137,7 +143,7 @@ def sdpa_attention(
         return row_attention(query, key, value, query_offset=query_offset, **reading, **where)
     if route == "rows":
         return _rows(query, key, value, query_offset, **reading, **where)
-    assert chunk is None and isinstance(query_offset, int)
+    assert chunk is None and not isinstance(query_offset, Tensor)
     pooled = pool_values(value, **pooling)
     if is_causal:  # leave out what no query can see, now that pooling has taken its part
         seen = max(0, query_offset + query.shape[2])
@@ -323,7 +329,7 @@ def _rows(q: Tensor, k: Tensor, v: Tensor, offset: int | Tensor, **reading: Any)
         return reference(rows, k, v, **{**reading, **changes}).to(dtype)
 
     alpha = reading["alpha"]
-    if q.shape[2] <= ROW_BLOCK or functional():  # torch.func has no checkpoints
+    if functional() or exporting() or q.shape[2] <= ROW_BLOCK:  # the first two: no checkpoints
         return block(q, 0, k, v, alpha)
     outs = [
         checkpoint(block, rows, n * ROW_BLOCK, k, v, alpha, use_reentrant=False)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longlens.ops.las.transforms import exporting
+
 SMOOTHINGS = ("causal", "centered", "masked")
 EDGES = ("zero", "renormalize")
 
@@ -20,36 +22,31 @@ def reach(window: int, smoothing: str) -> tuple[int, int]:
     return (window - 1, 0) if smoothing == "causal" else (window // 2, window // 2)
 
 
-def _trailing_sum(x: Tensor, length: int) -> Tensor:
-    """y_k = x_k + x_{k-1} + … + x_{k-length+1} along dim -2, by doubling: log2(length) additions.
+def _sum_forward(x: Tensor, before: int, after: int) -> Tensor:
+    """By doubling: log2(before + after + 1) additions.
 
     Doubling sums in pairs, so the rounding error does not grow along the sequence as it would with
     differences of a running sum.
     """
-    power, size = x, 1  # sums over `size` terms
+    n = x.shape[-2]
+    if not exporting():  # where n may be any number
+        before, after = min(before, n - 1), min(after, n - 1)
+    length = before + after + 1
+    power, size = F.pad(x, (0, 0, before, after)), 1  # sums of `size` rows from each row on
     total: Tensor | None = None
-    covered = 0  # terms already in `total`
+    covered = 0  # rows that `total` sums
     while True:
         if length & size:
-            if total is None:
-                total = power.clone()
-            else:
-                total[..., covered:, :] += power[..., : power.shape[-2] - covered, :]
             covered += size
+            rows = n + length - covered
+            if total is None:
+                total = power
+            else:
+                total = total[..., :rows, :] + power[..., covered - size :, :]
         if covered == length:
             assert total is not None
             return total
-        doubled = power.clone()
-        doubled[..., size:, :] += power[..., :-size, :]
-        power, size = doubled, 2 * size
-
-
-def _sum_forward(x: Tensor, before: int, after: int) -> Tensor:
-    n = x.shape[-2]
-    before, after = min(before, n - 1), min(after, n - 1)
-    if after:
-        x = F.pad(x, (0, 0, 0, after))
-    return _trailing_sum(x, before + after + 1)[..., after:, :]
+        power, size = power[..., :-size, :] + power[..., size:, :], 2 * size
 
 
 class _WindowSum(torch.autograd.Function):

@@ -1,15 +1,19 @@
-"""What differentiates or maps a call from outside: `torch.func`, and forward-mode derivatives.
+"""What differentiates, maps or exports a call from outside.
 
 Fused kernels have a gradient and nothing else: no forward-mode derivative, no second one. Where one
 of these is asked for, the plain formula serves instead, on blocks of rows; `torch.func.vmap` and
 `torch.func.grad` keep the fused kernels.
+
+`torch.export` makes one program for all lengths, of PyTorch's own operators, so that it runs where
+longlens is not installed: what SDPA cannot do in one call is the plain formula there, too.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch.autograd import forward_ad
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 
 def functional() -> bool:
@@ -22,13 +26,28 @@ def needs_formula(*tensors: Tensor | None) -> bool:
 
     Compiled code cannot tell the transforms of `torch.func` apart, so any of them counts there.
     """
-    if any(t is not None and unpack_dual(t).tangent is not None for t in tensors):
-        return True
-    if not functional():
-        return False
     if torch.compiler.is_compiling():
+        if forward_ad._current_level >= 0 and not functional():
+            # Without fullgraph=True the call then runs uncompiled, and is right.
+            raise NotImplementedError(
+                "forward-mode derivatives do not go through torch.compile; call it uncompiled"
+            )
+        return functional()
+    if not functional():
+        return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if forward_ad._current_level >= 0:
         return True
     from torch._C._functorch import TransformType, get_interpreter_stack
 
     kinds = [level.key() for level in get_interpreter_stack() or []]
-    return TransformType.Jvp in kinds or kinds.count(TransformType.Grad) > 1
+    return kinds.count(TransformType.Grad) > 1
+
+
+def exporting() -> bool:
+    """Whether `torch.export` traces the call."""
+    return torch.compiler.is_exporting()
+
+
+def known(condition: bool) -> bool:
+    """A comparison of lengths, in an export whether it holds for all that may come."""
+    return statically_known_true(condition) if exporting() else bool(condition)
