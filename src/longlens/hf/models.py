@@ -70,7 +70,7 @@ def configure(model: PreTrainedModel, **options: Unpack[OptionArguments]) -> Non
         if not new_rates:
             with torch.no_grad():
                 state.alpha.copy_(module.las.alpha)
-            state._follow()
+            state.follow()
         module.las = state
         write_options(module.config, changed)
 

@@ -6,16 +6,15 @@ bound B, positional encoding (none by default, or rotary), causality.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from longlens.layers.base import Aspects
+from longlens.layers.decay import DecayRates
 from longlens.layers.split import SplitSequence
 from longlens.ops.las import (
-    decay_rates,
     las_attention,
     las_attention_packed,
     las_attention_sharded,
@@ -272,8 +271,6 @@ class LaSAttention(SoftmaxAttention):
     torch.Size([2, 100, 256])
     """
 
-    alpha: Tensor
-
     def __init__(
         self,
         dim: int,
@@ -306,42 +303,30 @@ class LaSAttention(SoftmaxAttention):
         super().__init__(dim, num_heads, **options)
         self.window, self.edge = window, edge
         self.smoothing = check_reading(window, smoothing, edge, self.causal, self.chunk)
-        with torch.device("cpu"):  # their largest is read, which a meta tensor cannot be
-            rates = decay_rates(num_heads, bound, spacing)
-        largest = float(rates.max())
-        rates = rates.to(torch.get_default_device())
+        self.decay = DecayRates(
+            num_heads, bound, spacing, learned_alpha=learned_alpha, alpha_max=alpha_max
+        )
         self.aspects = Aspects(regularized=window > 1, special_init=bound > 0, stable=True)
-        self.learned_alpha = learned_alpha
-        if alpha_max is not None and not learned_alpha:
-            raise ValueError(
-                "alpha_max goes with learned_alpha=True; fixed rates follow from bound"
-            )
-        if learned_alpha:
-            self.alpha_max = max(0.05, largest) if alpha_max is None else alpha_max
-            if largest > self.alpha_max:
-                raise ValueError(
-                    f"alpha_max must be at least the largest initial rate {largest:.4g}, "
-                    f"got {alpha_max}"
-                )
-            self.alpha = nn.Parameter(rates)
-        else:
-            self.alpha_max = largest
-            self.register_buffer("alpha", rates)
-        self.register_load_state_dict_post_hook(_follow_loaded_rates)  # type: ignore[no-untyped-call]
+
+    @property
+    def alpha(self) -> Tensor:
+        """The decay rate of each head, (heads,), as it is stored."""
+        return self.decay.alpha
+
+    @property
+    def alpha_max(self) -> float:
+        """A bound on the rates."""
+        return self.decay.alpha_max
 
     def rates(self) -> tuple[Tensor | None, float | None]:
         """The decay rate of each head, (heads,), and a static bound on them."""
-        if self.learned_alpha:  # the clamp is what makes the bound true
-            return self.alpha.clamp(0.0, self.alpha_max), self.alpha_max
-        return (None, None) if self.alpha_max == 0 else (self.alpha, self.alpha_max)
+        return self.decay.rates()
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        """Move the rates with the module, but never round them to a lower precision."""
-        exact = self.alpha.detach()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if not self.learned_alpha and not exact.is_meta:
-            self.alpha = exact.to(device=self.alpha.device)
-        return self
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Checkpoints of earlier versions hold the rates as the layer's own."""
+        if f"{prefix}alpha" in state_dict:
+            state_dict[f"{prefix}decay.alpha"] = state_dict.pop(f"{prefix}alpha")
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         """The options that matter, for `print(model)`."""
@@ -349,10 +334,3 @@ class LaSAttention(SoftmaxAttention):
             f"{super().extra_repr()}, window={self.window}, smoothing={self.smoothing!r}, "
             f"edge={self.edge!r}, alpha_max={self.alpha_max:.4g}"
         )
-
-
-def _follow_loaded_rates(layer: nn.Module, _incompatible: object) -> None:
-    """A checkpoint may carry other rates than the constructor made: the bound follows them."""
-    assert isinstance(layer, LaSAttention)
-    if not layer.learned_alpha and not layer.alpha.is_meta:
-        layer.alpha_max = float(layer.alpha.max())

@@ -146,14 +146,13 @@ def read_alpha(alpha: Tensor, kv_heads: int) -> tuple[float, bool]:
     return max(rates), equal
 
 
-def check_bound(alpha: Tensor, alpha_max: float) -> None:
-    """Read α and raise where `alpha_max` does not bound it; NaN passes, and comes out as NaN."""
+def check_bound(alpha: Tensor, alpha_max: float, remedy: str = "") -> None:
+    """Read α and raise where `alpha_max` does not bound it; NaN, too, which kernels may lose."""
     rounding = max(1e-6, torch.finfo(alpha.dtype).eps)  # 0.1 in float32 is above 0.1
-    wrong = [a for a in _values(alpha) if a > alpha_max * (1 + rounding) or a < 0]
+    wrong = [a for a in _values(alpha) if not 0 <= a <= alpha_max * (1 + rounding)]
     if wrong:
         raise ValueError(
-            f"alpha must lie between 0 and alpha_max={alpha_max:.6g}, got {wrong[0]:.6g}: it was "
-            "changed, or alpha_max is not a bound"
+            f"alpha must lie between 0 and alpha_max={alpha_max:.6g}, got {wrong[0]:.6g}{remedy}"
         )
 
 
