@@ -254,7 +254,7 @@ def _decide(call: Call, impl: str) -> _Decision:
         decision = replace(decision, alpha_max=alpha_max, equal_in_group=equal)
     elif alpha is not None and alpha_max is not None and alpha.is_cpu and may_read(alpha):
         check_bound(alpha, alpha_max)  # elsewhere reading would wait for the device
-    if impl == "auto" and device == "cuda" and refusal is None:
+    if impl == "auto" and device == "cuda" and refusal is None and not exporting():
         route, why = _route(call, decision)
         if route in ("merged", "rows"):  # one kernel beats many calls
             why = why.partition(":")[0]
@@ -307,6 +307,7 @@ def _prologue_runs(call: Call, decision: _Decision) -> bool:
     query, value = call.query, call.value
     return (
         query.is_cuda
+        and not exporting()
         and why_not(query.device, query.dtype, max(query.shape[3], value.shape[3])) is None
         and _route(call, decision)[0] in FUSED_ROUTES
         and query.shape[0] <= MOST_SEQUENCES

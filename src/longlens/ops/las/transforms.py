@@ -5,7 +5,8 @@ of these is asked for, the plain formula serves instead, on blocks of rows; `tor
 `torch.func.grad` keep the fused kernels.
 
 `torch.export` makes one program for all lengths, of PyTorch's own operators, so that it runs where
-longlens is not installed: what SDPA cannot do in one call is the plain formula there, too.
+longlens is not installed: what SDPA cannot do in one call is the plain formula there, too. Only
+`impl="triton"` exports kernels.
 """
 
 from __future__ import annotations

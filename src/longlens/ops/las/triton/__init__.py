@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from longlens.ops.las.transforms import exporting, functional
+from longlens.ops.las.transforms import functional
 from longlens.ops.launching import DTYPES, INSTALLED, INTERPRETED
 
 HEAD_DIMS = (1, 256)  # smallest and largest width of a head
@@ -27,8 +27,6 @@ def why_not(device: torch.device, dtype: torch.dtype, width: int) -> str | None:
         return f"Triton kernels need a CUDA device, the tensors are on {device.type}"
     if functional():
         return "Triton kernels do not run inside the transforms of torch.func"
-    if exporting():
-        return "exported programs hold PyTorch's own operators alone"
     if not INSTALLED:
         return "the package triton is not installed"
     if dtype not in DTYPES:
