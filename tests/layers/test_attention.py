@@ -170,7 +170,7 @@ def test_learned_rates_stay_inside_their_bound():
 def test_softmax_attention_is_las_with_both_off():
     las = LaSAttention(32, 4, bound=0.0, window=1)
     softmax = SoftmaxAttention(32, 4)
-    softmax.load_state_dict({k: v for k, v in las.state_dict().items() if k != "alpha"})
+    softmax.load_state_dict({k: v for k, v in las.state_dict().items() if k != "decay.alpha"})
     x = torch.randn(2, 20, 32)
     assert torch.equal(las(x), softmax(x))
 
