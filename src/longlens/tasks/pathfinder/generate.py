@@ -11,29 +11,15 @@ import numpy.typing as npt
 from longlens.tasks.build import Job
 from longlens.tasks.errors import DataError
 from longlens.tasks.order import generator
-from longlens.tasks.pathfinder.draw import (
-    Images,
-    claim_tips,
-    contours_apart,
-    draw_dashes,
-    draw_markers,
-)
-from longlens.tasks.pathfinder.grow import (
-    Bools,
-    Floats,
-    Scene,
-    add_distractors,
-    grow_contours,
-    join,
-)
+from longlens.tasks.pathfinder.draw import draw
+from longlens.tasks.pathfinder.grow import Ground, Scene, add_distractors, grow_contours, join
 from longlens.tasks.pathfinder.lra_images import build_from_lra
-from longlens.tasks.pathfinder.markers import TOGETHER, Choice, choose
 from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH, Parameters, parameters
+from longlens.tasks.pathfinder.stamps import Bytes, Integers
+from longlens.tasks.pathfinder.tables import Tables, tables
 from longlens.tasks.spec import SPLITS, Spec
 
-_CANDIDATES = {32: 2048, 64: 512, 128: 256, 256: 128}
-GROWN_AT_ONCE = 1024  # long contours, where more are made than are used
-SPARE = 64  # scenes more, so that a handful of images finds good ones too
+AT_ONCE = {32: 4096, 64: 2048, 128: 512, 256: 256}  # candidate images, by size
 BLOCKS = {32: 2000, 64: 2000, 128: 2000, 256: 1000}  # images in a block, by size
 
 
@@ -75,80 +61,43 @@ class PathXOptions(PathfinderOptions):
     size: int = 128
 
 
-def _finish(p: Parameters, rng: np.random.Generator, scene: Scene) -> tuple[Images, Bools]:
-    """Add distractors and draw all but the markers: images (N, S·S), and which are good (N,)."""
-    scene, good = add_distractors(p, rng, scene)
-    images, number, whole = draw_dashes(p, scene)
-    claim_tips(p, number, scene.tips)
-    return images, good & whole & contours_apart(p, number)
-
-
-def _all_used(
-    p: Parameters, rng: np.random.Generator, labels: npt.NDArray[np.uint8]
-) -> tuple[Images, Floats]:
-    """Images without their markers, and the markers: every good scene is used."""
-    pictures: list[Images] = []
-    tips: list[Floats] = []
-    missing = len(labels)
+def _scenes(p: Parameters, t: Tables, rng: np.random.Generator, count: int) -> Scene:
+    """Make ``count`` scenes with one margin."""
+    at_once = min(AT_ONCE[p.size], 64 + 32 * count)
+    bare = Ground.bare(p, t, 1)
+    ground = Ground.bare(p, t, at_once)
+    scenes: list[Scene] = []
+    missing = count
     while missing:
-        candidates = min(_CANDIDATES[p.size], 32 + 3 * missing)  # about one in three is used
-        scene = grow_contours(p, rng, candidates)
-        images, usable = _finish(p, rng, scene)
-        good = np.flatnonzero(usable)[:missing]
-        pictures.append(images[good])
-        tips.append(scene.tips[good])
-        missing -= len(good)
-    return np.concatenate(pictures), choose(np.concatenate(tips), labels, p.size, p.scale)
-
-
-def _best_used(
-    p: Parameters, rng: np.random.Generator, labels: npt.NDArray[np.uint8]
-) -> tuple[Images, Floats]:
-    """Images without their markers, and the markers: chosen among ``p.scenes`` times as many.
-
-    Contours cost little, distractors and drawing much, so only what is chosen is drawn. A scene
-    that turns out bad, whatever its markers, is dropped and the choice goes on without it.
-    """
-    wanted = p.scenes * len(labels) + SPARE
-    grown: list[Scene] = []
-    while (missing := wanted - sum(len(scene.tips) for scene in grown)) > 0:
-        grown.append(grow_contours(p, rng, min(GROWN_AT_ONCE, 32 + 4 * missing)))
-    scenes = join(grown).pick(np.arange(wanted))
-    choice = Choice(scenes.tips, labels, p.size, p.scale)
-    pictures: dict[int, npt.NDArray[np.uint8]] = {}
-    while True:
-        choice.search()
-        new = np.array([scene for scene in choice.scenes() if scene not in pictures], np.int64)
-        if not len(new):
-            break
-        for start in range(0, len(new), _CANDIDATES[p.size]):
-            part = new[start : start + _CANDIDATES[p.size]]
-            images, good = _finish(p, rng, scenes.pick(part))
-            pictures.update(zip(part[good].tolist(), images[good], strict=True))
-            choice.drop(part[~good])
-    return np.stack([pictures[scene] for scene in choice.scenes()]), choice.markers()
+        ground.zone[:], ground.near[:] = bare.zone, bare.near  # new arrays would cost more
+        scene, rows = grow_contours(p, t, rng, ground)
+        scene, rows = scene.pick(slice(missing)), rows[:missing]
+        scenes.append(add_distractors(p, t, rng, scene, ground.pick(rows)))
+        missing -= len(rows)
+    return join(scenes)
 
 
 def make_images(
     p: Parameters, rng: np.random.Generator, count: int
-) -> tuple[Images, npt.NDArray[np.uint8], Floats]:
-    """Make ``count`` images (count, S·S), labels (count,) and marker centres (count, 2, 2).
-
-    Both long contours are in every picture and grow from neighbouring seeds, and all four tips have
-    room for a marker whether or not they get one. Labels are coins, thrown in pairs;
-    ``markers.py`` sees to it that where the markers are does not depend on them.
-
-    >>> images, labels, markers = make_images(parameters(32), generator(0), 5)
-    >>> images.shape, images.dtype, labels.shape, markers.shape
-    ((5, 1024), dtype('uint8'), (5,), (5, 2, 2))
-    """
-    coin = rng.integers(0, 2, (count + 1) // 2)  # one of every two images: classes stay even
-    labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)[:count].astype(np.uint8)
-    used = _all_used if p.scenes == 1 else _best_used
-    together = [labels[start : start + TOGETHER] for start in range(0, count, TOGETHER)]
-    parts = [used(p, rng, part) for part in together]
-    images, markers = (np.concatenate(column) for column in zip(*parts, strict=True))
-    draw_markers(p, images, markers)
+) -> tuple[Bytes, npt.NDArray[np.uint8], Integers]:
+    """Make ``count`` images (count, S·S), labels (count,) and marker centres (count, 2, 2)."""
+    labels = rng.integers(0, 2, count).astype(np.uint8)
+    margins = rng.integers(0, len(p.margins), count)
+    first = rng.integers(0, 2, count)
+    images = np.zeros((count, p.size**2), np.uint8)
+    markers = np.zeros((count, 2, 2), np.int64)
+    for number, margin in enumerate(p.margins):
+        rows = np.flatnonzero(margins == number)
+        if not len(rows):
+            continue
+        t = tables(p, margin)
+        scene = _scenes(p, t, rng, len(rows))
+        image = np.arange(len(rows))
+        seed, end = first[rows], np.where(labels[rows] == 1, first[rows], 1 - first[rows])
+        markers[rows] = np.stack(
+            [scene.tips[image, seed, 0], scene.tips[image, end, 1]], axis=1
+        )
+        images[rows] = draw(p, t, scene, markers[rows])
     return images, labels, markers
 
 
