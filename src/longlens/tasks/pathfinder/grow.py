@@ -28,7 +28,9 @@ CLASH = 459  # two zones that add up to this (1.8 times white) are too near
 FREE = 76  # a pixel whose zone is no brighter (0.3 times white) is free
 
 
-def stamp(canvas: npt.NDArray[Any], rows: Integers, where: Integers, value: npt.NDArray[Any]) -> None:
+def stamp(
+    canvas: npt.NDArray[Any], rows: Integers, where: Integers, value: npt.NDArray[Any]
+) -> None:
     """Make pixels ``where`` (n, m) of the canvases ``rows`` (n,) at least ``value``, in place."""
     flat = canvas.reshape(-1)
     where = where + rows[:, None] * canvas.shape[1]
@@ -75,7 +77,7 @@ class _Dash:
 
 @dataclass
 class Ground:
-    """What is taken in N images: the zones of all dashes, and all that is within the margin of one."""
+    """What is taken in N images: zones of dashes, and all that is within the margin of a zone."""
 
     zone: Bytes  # (N, pixels of a canvas)
     near: Bytes

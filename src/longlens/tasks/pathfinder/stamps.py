@@ -52,7 +52,7 @@ def _filter(fine: int, coarse: int) -> Integers:
 
 
 def reduce(fine: npt.NDArray[np.bool_], size: int) -> Integers:
-    """Reduce a black and white picture to ``size`` × ``size``; white is INK, ripples are outside."""
+    """Reduce a black and white picture to ``size`` × ``size``; ripples go below 0, above INK."""
     weight = _filter(len(fine), size)
     total = weight @ fine.astype(np.int64) @ weight.T
     return np.asarray(total * INK // _UNIT**2)
@@ -63,7 +63,7 @@ def reduce_bytes(fine: npt.NDArray[np.bool_], size: int) -> Bytes:
     weight = _filter(len(fine), size)
     rows = (fine.astype(np.int64) * 255 @ weight.T + _UNIT // 2) // _UNIT
     both = (weight @ rows.clip(0, 255) + _UNIT // 2) // _UNIT
-    return both.clip(0, 255).astype(np.uint8)
+    return np.asarray(both.clip(0, 255).astype(np.uint8))
 
 
 def _line(size: int, end: Integers, width: int) -> npt.NDArray[np.bool_]:

@@ -66,7 +66,9 @@ class Tables:
 
     def flat(self, points: npt.NDArray[Any]) -> Integers:
         """Flat position on the canvas of points (…, 2)."""
-        return np.asarray((points[..., 0] + self.border) * self.width + points[..., 1] + self.border)
+        return np.asarray(
+            (points[..., 0] + self.border) * self.width + points[..., 1] + self.border
+        )
 
     def canvas(self, count: int) -> npt.NDArray[np.uint16]:
         """Return ``count`` black canvases, (count, width·width)."""
@@ -110,7 +112,7 @@ def _weights(units: npt.NDArray[Any], steps: npt.NDArray[Any], continuity: float
     turn = np.minimum(continuity * abs(np.arctan2(sine, cosine)), np.pi / 2)
     # The last digits of the arcus tangens differ between processors; rounding removes them.
     turn = np.rint(turn * 2**20) / 2**20
-    return np.rint(direction(turn)[..., 0] ** 2 * _UNIT).astype(np.int64)
+    return np.asarray(np.rint(direction(turn)[..., 0] ** 2 * _UNIT).astype(np.int64))
 
 
 @lru_cache
@@ -146,8 +148,8 @@ def tables(p: Parameters, margin: int) -> Tables:
     inner = 2 * p.seed_distance
     corner = np.stack([inner - part.min(axis=0) for part in core])
     extent = np.stack([p.size - inner - part.max(axis=0) for part in core]) - corner
-    # A direction whose core lies on one side of the tail finds no room at all: at some corner of the
-    # picture the core is outside, which the original takes for a picture without room.
+    # A direction whose core lies on one side of the tail finds no room at all: at some corner of
+    # the picture the core is outside, which the original takes for a picture without room.
     can_begin = np.ones(360, bool)
     for side in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
         can_begin &= [bool((part * side >= 0).all(axis=1).any()) for part in core]
