@@ -64,7 +64,7 @@ bench: $(BIN)/.installed ## LaS against plain attention on this machine
 	$(BIN)/longlens bench ops
 
 report: $(BIN)/.installed ## report.html from results/, the pictures and the tables of the README
-	$(BIN)/longlens report results -o report.html --pictures docs/pictures --update README.md docs/audit.md docs/farfield.md docs/training.md docs/zoo.md
+	$(BIN)/longlens report results -o report.html --pictures docs/pictures --update README.md docs/audit.md docs/farfield.md docs/tasks.md docs/training.md docs/zoo.md
 
 clean: ## remove .venv and the caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -55,7 +55,7 @@ class Pictures:
         self.away = (away > (self.radius + 2) ** 2).all(axis=1)  # (N, S, S)
         self.dashes = [self._dashes(number) for number in range(len(images))]
         # whether it has the smaller of the two margins of 128 × 128, (N,)
-        self.narrow = np.array([np.median(gaps) < 4.5 for _, gaps in self.dashes])
+        self.narrow = np.array([np.median(gaps or [0]) < 4.5 for _, gaps in self.dashes])
 
     def _dashes(self, number):
         """Lengths of the patches of one picture that are away from the markers, and their gaps."""

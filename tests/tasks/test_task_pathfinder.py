@@ -1,274 +1,272 @@
-"""Pathfinder: the label is in the picture, and only in the contours."""
+"""Pathfinder: scenes obey the original's rules, pictures have the original's figures."""
 
 from __future__ import annotations
 
+import json
+import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from longlens.tasks import DataError, load
 from longlens.tasks.order import generator
-from longlens.tasks.pathfinder.generate import PathXOptions, make_images
-from longlens.tasks.pathfinder.markers import Choice, Geometry, _pairs, choose
-from longlens.tasks.pathfinder.parameters import INK, parameters
+from longlens.tasks.pathfinder.draw import draw
+from longlens.tasks.pathfinder.generate import PathXOptions, _scenes, make_images, mark
+from longlens.tasks.pathfinder.parameters import parameters
+from longlens.tasks.pathfinder.stamps import INK, _line, dashes, marker, reduce, reduce_bytes
+from longlens.tasks.pathfinder.tables import tables
 from longlens.tasks.pathfinder.trace import find_markers, trace
 from longlens.tasks.registry import find_task
 
-
-def wrong_labels(size, difficulty, count, seed=0):
-    p = parameters(size, difficulty)
-    images, labels, _ = make_images(p, generator(seed), count)
-    pictures = images.reshape(-1, size, size)
-    traced = [trace(picture, p.marker_radius, p.link, INK) for picture in pictures]
-    return int((np.array(traced) != labels.astype(bool)).sum())
-
-
-@pytest.mark.parametrize(("size", "count"), [(32, 200), (64, 40), (128, 40), (256, 10)])
-def test_the_tracer_finds_the_label_in_the_picture(size, count):
-    assert wrong_labels(size, "hard", count) == 0
-
-
-@pytest.mark.parametrize("difficulty", ["easy", "intermediate"])
-def test_easier_sets_too(difficulty):
-    assert wrong_labels(32, difficulty, 60) == 0
-
-
-def test_the_tracer_can_fail():
-    """Cut the contour and the tracer must say so: it really walks it."""
-    p = parameters(128)
-    images, labels, markers = make_images(p, generator(1), 8)
-    number = int(np.flatnonzero(labels == 1)[0])
-    picture = images[number].reshape(128, 128).copy()
-    assert trace(picture, p.marker_radius, p.link, INK)
-    x, y = markers[number, 0]
-    rows, columns = np.ogrid[:128, :128]
-    distance = np.hypot(rows + 0.5 - y, columns + 0.5 - x)
-    picture[(distance > p.marker_radius + 1) & (distance < p.marker_radius + 8)] = 0
-    assert not trace(picture, p.marker_radius, p.link, INK)
-
-
-def test_markers_are_visible_and_where_they_should_be():
-    p = parameters(32)
-    images, _, markers = make_images(p, generator(2), 100)
-    for image, centres in zip(images, markers, strict=True):
-        picture = image.reshape(32, 32)
-        found = np.array(find_markers(picture, p.marker_radius))[:, ::-1] + 0.5
-        for centre in centres:
-            assert np.linalg.norm(found - centre, axis=1).min() < 1.5
-            assert picture[int(centre[1]), int(centre[0])] > 200
-
-
-def test_no_image_is_degenerate():
-    p = parameters(32)
-    images, labels, _ = make_images(p, generator(3), 300)
-    ink = (images > INK).sum(axis=1)
-    assert ink.min() > 100 and ink.max() < 400
-    assert len({image.tobytes() for image in images}) == 300
-    assert 0.4 < labels.mean() < 0.6
-
-
-def geometry(size, markers):
-    """Marker distance and positions, as they are (left marker first) and folded.
-
-    Folded: every image turned and mirrored until the middle between its markers lies in the same
-    eighth of the square. The generator favours no orientation, so this makes a probe stronger.
-    """
-    place = markers / size - 0.5
-    left_first = np.take_along_axis(place, place[:, :, :1].argsort(axis=1), axis=1)
-    distance = np.linalg.norm(place[:, 0] - place[:, 1], axis=1)
-    middle, half = place.mean(axis=1), (place[:, 1] - place[:, 0]) / 2
-    mirror = np.where(middle < 0, -1, 1)
-    middle, half = middle * mirror, half * mirror
-    turn = (middle[:, 1] > middle[:, 0])[:, None]
-    middle, half = (np.where(turn, side[:, ::-1], side) for side in (middle, half))
-    half = half * np.where(half[:, :1] < 0, -1, 1)
-    return np.column_stack([distance, left_first.reshape(-1, 4)]), np.column_stack(
-        [distance, middle, half]
-    )
-
-
-def standard(features):
-    return (features - features.mean(axis=0)) / features.std(axis=0)
-
-
-def linear_cues(size, images, markers):
-    """Ink, marker distance and marker positions, with their squares and two products."""
-    plain = np.column_stack(
-        [geometry(size, markers)[0], images.sum(axis=1), (images > INK).sum(axis=1)]
-    )
-    products = [plain[:, 1] * plain[:, 3], plain[:, 2] * plain[:, 4]]
-    return standard(np.column_stack([plain, plain**2, *products]))
-
-
-def fourier(features, width, count=300):
-    """Random Fourier features: a linear model of them is a non-linear one of ``features``."""
-    rng = np.random.default_rng(1)
-    waves = rng.normal(size=(features.shape[1], count)) * width
-    return np.sqrt(2) * np.cos(standard(features) @ waves + rng.uniform(0, 2 * np.pi, count))
-
-
-def logistic_accuracy(features, labels, penalty=10.0):
-    """Accuracy of a logistic regression (Newton's method) on the half that it was not fitted to."""
-    features = np.column_stack([features, np.ones(len(features))])
-    half = len(labels) // 2
-    x, y, weights = features[:half], labels[:half], np.zeros(features.shape[1])
-    for _ in range(10):
-        share = 1 / (1 + np.exp(-x @ weights))
-        curvature = (x * (share * (1 - share))[:, None]).T @ x + penalty * np.eye(x.shape[1])
-        weights += np.linalg.solve(curvature, x.T @ (y - share) - penalty * weights)
-    return ((features[half:] @ weights > 0) == labels[half:]).mean()
-
-
-def probe(size, images, markers, labels):
-    """Accuracy of one linear and three non-linear classifiers that see no contour."""
-    plain, folded = geometry(size, markers)
-    return {
-        "linear": logistic_accuracy(linear_cues(size, images, markers), labels),
-        "fourier": logistic_accuracy(fourier(plain, 0.7), labels),
-        "folded": logistic_accuracy(fourier(folded, 0.5), labels),
-        "folded, finer": logistic_accuracy(fourier(folded, 1.0), labels),
-    }
-
-
-def coins(count, seed):
-    coin = np.random.default_rng(seed).integers(0, 2, count // 2)
-    return np.stack([coin, 1 - coin], axis=1).reshape(-1)
-
-
-def tips_with_a_cue(count):
-    """Tips (count, 2, 2, 2) of contours that end near their own seed: a cue in the distance."""
-    rng = np.random.default_rng(3)
-    apart = rng.normal(size=(count, 2)) * 2.5
-    seeds = rng.uniform(12, 20, (count, 1, 2)) + np.stack([apart, -apart], axis=1)
-    return np.stack([seeds, seeds + rng.normal(size=(count, 2, 2)) * 8], axis=2)
-
-
-def test_the_choice_of_markers_hides_a_cue_that_the_probes_see():
-    """4,000 images for testing: a standard deviation is 0.8 points, the bound four of them."""
-    count = 8_000
-    tips, labels = tips_with_a_cue(count), coins(count, 4)
-    ink = np.random.default_rng(5).integers(0, 256, (count, 9))  # tells nothing
-    by_chance = np.where(
-        labels[:, None, None] == 1, tips[:, 0], np.stack([tips[:, 0, 0], tips[:, 1, 1]], axis=1)
-    )
-    seen = probe(32, ink, by_chance, labels)
-    assert min(seen.values()) > 0.56, seen
-    parts = [slice(start, start + 2000) for start in range(0, count, 2000)]
-    marked = np.concatenate([choose(tips[part], labels[part], 32, 0.05) for part in parts])
-    hidden = probe(32, ink, marked, labels)
-    assert max(abs(accuracy - 0.5) for accuracy in hidden.values()) < 0.032, hidden
-
-
-def test_no_single_exchange_of_markers_makes_the_labels_more_alike():
-    """The search ends where it says: checked with sums over all pairs, in floats."""
-    count, size = 40, 32
-    tips, labels = tips_with_a_cue(count), coins(count, 6)
-    pairs = _pairs(tips, labels)
-    every = np.arange(2 * count)
-    geometry = Geometry(pairs.reshape(-1, 2, 2), size, 0.05)
-    table = geometry.likeness(every[:, None], every).astype(float)
-    sign = np.where(labels == 1, 1.0, -1.0)
-    chosen = choose(tips, labels, size, 0.05)
-    now = np.array([int((pairs[i, 1] == chosen[i]).all()) for i in range(count)])
-
-    def unlike(which):
-        rows = 2 * np.arange(count) + which
-        return sign @ table[np.ix_(rows, rows)] @ sign
-
-    for image in range(count):
-        assert unlike(now) <= unlike(np.where(np.arange(count) == image, 1 - now, now))
-    assert unlike(now) < 0.5 * unlike(np.zeros(count, int))
-
-
-def test_markers_are_one_seed_and_one_far_end_as_the_label_says():
-    tips, labels = tips_with_a_cue(50), coins(50, 7)
-    for own, label, marked in zip(tips, labels, choose(tips, labels, 32, 0.05), strict=True):
-        seed = next(c for c in (0, 1) if np.allclose(own[c, 0], marked[0]))
-        assert np.allclose(own[seed if label else 1 - seed, 1], marked[1])
-
-
-def test_more_scenes_hide_a_cue_that_two_pairs_cannot():
-    """1,000 images for testing: a standard deviation is 1.6 points, the bound four of them."""
-    blocks, count, factor = 4, 500, 4
-    rng = np.random.default_rng(8)
-    marked, labels = {1: [], factor: []}, coins(blocks * count, 9)
-    for block in labels.reshape(blocks, count):
-        seeds = rng.uniform(10, 22, (factor * count, 2, 2))
-        ends = seeds + rng.normal(size=seeds.shape) * 3  # much nearer to its own seed
-        tips = np.stack([seeds, ends], axis=2)
-        for scenes in marked:
-            choice = Choice(tips[: scenes * count], block, 32, 0.05)
-            choice.search()
-            marked[scenes].append(choice.markers())
-            assert len(set(choice.scenes())) == count
-    ink = rng.integers(0, 256, (len(labels), 9))  # tells nothing
-    seen, hidden = (probe(32, ink, np.concatenate(marked[k]), labels) for k in (1, factor))
-    assert min(seen.values()) > 0.6, seen
-    assert max(abs(accuracy - 0.5) for accuracy in hidden.values()) < 0.064, hidden
-
-
-def test_a_dropped_scene_is_replaced_by_one_of_its_label():
-    count = 30
-    tips, labels = tips_with_a_cue(3 * count), coins(count, 10)
-    choice = Choice(tips, labels, 32, 0.05)
-    choice.search()
-    bad = np.array(choice.scenes()[:9])
-    choice.drop(bad)
-    choice.search()
-    scenes = np.array(choice.scenes())
-    assert len(set(scenes)) == count and not set(scenes) & set(bad)
-    assert (labels[scenes % count] == labels).all()
-    pairs = _pairs(tips[scenes], labels)
-    assert (pairs == choice.markers()[:, None]).all(axis=(2, 3)).any(axis=1).all()
-    with pytest.raises(DataError, match="every scene"):
-        choice.drop(np.arange(3 * count))
-
-
-@pytest.mark.parametrize("count", [1, 2, 7])
-def test_a_handful_of_images_where_scenes_are_chosen(count):
-    images, labels, markers = make_images(parameters(64, "easy"), generator(6), count)
-    assert images.shape == (count, 4096) and markers.shape == (count, 2, 2)
-    assert abs(2 * int(labels.sum()) - count) <= 1
-
-
+RECORD = json.loads((Path(__file__).parents[2] / "results" / "pathfinder.json").read_text())
+FIGURES = {row["figure"]: row for row in RECORD["rows"]}
 SETS = [(size, name) for size in (32, 64, 128, 256) for name in ("easy", "intermediate", "hard")]
 
 
+def add(a, b):
+    return [a[0] + b[0], a[1] + b[1]]
+
+
+class Replay:
+    """One scene, dash by dash, with plain numbers: does every dash obey the rules?"""
+
+    def __init__(self, p, margin, scene, image):
+        self.p, self.margin = p, margin
+        self.t = tables(p, margin)
+        self.taken = np.zeros((p.size, p.size))
+        rim = p.padding
+        self.taken[:rim], self.taken[-rim:] = 255, 255
+        self.taken[:, :rim], self.taken[:, -rim:] = 255, 255
+        self.anchor, self.way = scene.anchor[image].tolist(), scene.direction[image].tolist()
+
+    def angle(self, number):
+        """Direction of a dash in radians."""
+        step = len(self.t.step)
+        if self.way[number] >= step:
+            return math.radians(self.way[number] - step)
+        y, x = self.t.step[self.way[number]]
+        return math.atan2(y, x)
+
+    def forward(self, number, distance):
+        """Rounded up, how far one gets along a dash."""
+        angle = self.angle(number)
+        return [math.ceil(distance * f(angle) - 1e-9) for f in (math.sin, math.cos)]
+
+    def zone(self, number):
+        """The zone of a dash in the picture, (S, S)."""
+        angle = self.angle(number)
+        if self.way[number] < len(self.t.step):
+            angle += math.pi  # drawn from its head
+        unit = np.array([math.sin(angle), math.cos(angle)])
+        own = dashes(unit[None], self.p.paddle_length, self.p.thickness, self.margin)[1][0]
+        reach, size = len(own) // 2, self.p.size
+        wide = np.zeros((size + 2 * reach, size + 2 * reach))
+        y, x = self.anchor[number]
+        wide[y : y + len(own), x : x + len(own)] = own
+        return wide[reach : reach + size, reach : reach + size]
+
+    def pivot(self, number, before):
+        """The pivot of a dash, from the one before it and its pivot."""
+        if before is None:
+            head = add(self.anchor[number], self.forward(number, self.p.paddle_length))
+            return add(head, self.forward(number, -(self.p.paddle_length + self.margin)))
+        way = self.forward(before[0], self.p.paddle_length + 2 * self.margin)
+        return add(before[1], way)
+
+    def check(self, number, before):
+        """Check a dash after ``before`` (its number and pivot); return its own pivot."""
+        pivot = self.pivot(number, before)
+        if before is not None:
+            radius = self.p.paddle_length + self.margin
+            circle = {
+                tuple(math.floor(radius * f(k / radius)) for f in (math.sin, math.cos))
+                for k in range(math.ceil(2 * math.pi * radius))
+            }
+            head = self.anchor[number]
+            assert (head[0] - pivot[0], head[1] - pivot[1]) in circle
+            turn = abs(self.angle(number) - self.angle(before[0])) % (2 * math.pi)
+            assert min(turn, 2 * math.pi - turn) * self.p.continuity < math.pi / 2
+            assert (self.taken + self.zone(number)).max() < 1.8 * 255 + 8
+            reach = range(-self.margin, self.margin + 1)
+            near = [(head[0] + dy, head[1] + dx) for dy in reach for dx in reach
+                    if dy * dy + dx * dx <= self.margin**2]  # fmt: skip
+            inside = [self.taken[y, x] for y, x in near if 0 <= y < self.p.size > x >= 0]
+            assert max(inside) < 255
+        return pivot
+
+
+@pytest.mark.parametrize(("size", "margin"), [(32, 1), (64, 1), (128, 2), (128, 3), (256, 3)])
+def test_every_dash_obeys_the_rules(size, margin):
+    p = parameters(size, "intermediate")
+    scene = _scenes(p, tables(p, margin), generator(3), 2)
+    long = 2 * p.contour_length
+    for image in range(2):
+        replay = Replay(p, margin, scene, image)
+        apart = np.subtract(*replay.anchor[:2])
+        assert abs(math.hypot(*apart) - p.seed_distance) < 0.75
+        last = [(c, replay.check(c, None)) for c in (0, 1)]
+        for number in range(2, long):
+            before = last[number % 2]
+            last[number % 2] = (number, replay.check(number, before))
+            replay.taken = np.maximum(replay.taken, replay.zone(before[0]))
+        replay.taken = np.maximum(replay.taken, replay.zone(long - 1))
+        for start in range(long, scene.direction.shape[1], p.distractor_length):
+            if not scene.present[image, start]:
+                continue
+            before = (start, replay.check(start, None))
+            for number in range(start + 1, start + p.distractor_length):
+                new = (number, replay.check(number, before))
+                replay.taken = np.maximum(replay.taken, replay.zone(before[0]))
+                before = new
+            replay.taken = np.maximum(replay.taken, replay.zone(before[0]))
+
+
+def test_few_directions_can_begin_a_distractor_at_32():
+    """As docs/tasks.md says: the core of a first dash must surround its tail."""
+    p = parameters(32)
+    t = tables(p, 1)
+    assert t.can_begin.sum() == 31
+    scene = _scenes(p, t, generator(7), 300)
+    begins = scene.present[:, 2 * p.contour_length :: p.distractor_length]
+    assert 0.9 < begins.sum(axis=1).mean() < 1.3
+    first = scene.direction[:, 2 * p.contour_length :: p.distractor_length][begins]
+    assert t.can_begin[first - len(t.step)].all()
+
+
+def test_pictures_are_the_brightest_of_their_dashes():
+    p = parameters(32)
+    scene = _scenes(p, tables(p, 1), generator(4), 4)
+    markers = mark(scene.tips, np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1]))
+    pictures = draw(p, tables(p, 1), scene, markers).reshape(-1, 32, 32)
+    for image in range(4):
+        replay, total = Replay(p, 1, scene, image), np.zeros((32, 32))
+        stamps = []
+        for number in np.flatnonzero(scene.present[image]):
+            angle = replay.angle(number) + math.pi * (replay.way[number] < len(replay.t.step))
+            unit = np.array([[math.sin(angle), math.cos(angle)]])
+            ink = dashes(unit, 2, 0.5, 1)[0][0]
+            contrast = 1.5 if number < 28 else 2.0  # distractors are brighter
+            stamps.append((replay.anchor[number], ink * contrast))
+        stamps += [(place, marker(1.5)) for place in markers[image].tolist()]
+        for (y, x), ink in stamps:
+            reach = len(ink) // 2
+            for dy, dx in np.argwhere(ink) - reach:
+                if 0 <= y + dy < 32 and 0 <= x + dx < 32:
+                    value = ink[dy + reach, dx + reach]
+                    total[y + dy, x + dx] = max(total[y + dy, x + dx], value)
+        np.testing.assert_array_equal(pictures[image], np.floor(total * 255 / total.max()))
+
+
+def test_stamps_are_reduced_as_pillow_reduces():
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for fine, coarse in ((17, 9), (41, 21), (22, 11)):
+        picture = rng.random((fine, fine)) < 0.3
+        floats = image.fromarray(picture.astype(np.float32)).resize((coarse, coarse), image.LANCZOS)
+        np.testing.assert_allclose(reduce(picture, coarse) / INK, np.array(floats), atol=6e-4)
+        gray = image.fromarray((picture * 255).astype(np.uint8))
+        shrunk = np.array(gray.resize((coarse, coarse), image.LANCZOS)).astype(int)
+        assert abs(reduce_bytes(picture, coarse).astype(int) - shrunk).max() <= 1
+
+
+@pytest.mark.parametrize(("width", "wrong"), [(1, 0.0), (3, 0.04)])
+def test_lines_are_drawn_as_pillow_draws(width, wrong):
+    image, drawing = pytest.importorskip("PIL.Image"), pytest.importorskip("PIL.ImageDraw")
+    differ, total = 0, 0
+    for degrees in range(0, 360, 5):
+        angle = math.radians(degrees)
+        end = np.array([math.ceil(10 * f(angle) - 1e-9) for f in (math.sin, math.cos)])
+        sheet = image.new("L", (41, 41))
+        ends = [(20, 20), (20 + int(end[1]), 20 + int(end[0]))]
+        drawing.Draw(sheet).line(ends, fill=1, width=width)
+        drawn = np.array(sheet).astype(bool)
+        differ, total = differ + (drawn != _line(41, end, width)).sum(), total + drawn.sum()
+    assert differ <= wrong * total
+
+
+def test_markers_are_one_seed_and_one_far_end_as_the_label_says():
+    p = parameters(32)
+    tips = _scenes(p, tables(p, 1), generator(5), 40).tips
+    rng = np.random.default_rng(0)
+    labels, first = rng.integers(0, 2, 40), rng.integers(0, 2, 40)
+    for own, label, which, marked in zip(
+        tips, labels, first, mark(tips, labels, first), strict=True
+    ):
+        assert (marked[0] == own[which, 0]).all()
+        assert (marked[1] == own[which if label else 1 - which, 1]).all()
+
+
+def test_markers_can_be_found():
+    p = parameters(32)
+    images, _, markers = make_images(p, generator(2), 200)
+    right = 0
+    for image, centres in zip(images, markers, strict=True):
+        found = np.array(find_markers(image.reshape(32, 32), p.marker_radius))
+        right += all(np.linalg.norm(found - centre, axis=1).min() < 1.5 for centre in centres)
+    assert right >= 194
+
+
+def within(figure, size):
+    """Whether ours is as near to the original as it has to be: 10 %, 4 points of accuracy."""
+    row = FIGURES[figure]
+    one, other = row[f"original, {size}"], row[f"ours, {size}"]
+    chance = figure.startswith(("flood", "network", "markers"))
+    return abs(one - other) <= (4 if chance else 0.1 * one)
+
+
+@pytest.mark.parametrize("figure", [name for name in FIGURES if name != "images"])
+def test_the_recorded_figures_are_the_originals(figure):
+    sizes = [size for size in (32, 128) if f"original, {size}" in FIGURES[figure]]
+    assert sizes and all(within(figure, size) for size in sizes), FIGURES[figure]
+
+
+@pytest.mark.parametrize(("size", "count", "near"), [(32, 500, 0.03), (128, 24, 0.05)])
+def test_the_record_is_of_this_generator(size, count, near):
+    images = make_images(parameters(size), generator(8), count)[0]
+    ink = FIGURES["pixels with ink"][f"ours, {size}"]
+    assert (images > 16).sum(axis=1).mean() == pytest.approx(ink, rel=near)
+    bright = FIGURES["mean brightness of ink"][f"ours, {size}"]
+    assert images[images > 16].mean() == pytest.approx(bright, rel=near)
+
+
+def test_the_tracer_follows_a_dashed_line():
+    picture = np.zeros((32, 32), np.uint8)
+    for y in (8, 22):
+        picture[y, 4:28] = 150
+        picture[y, 6:28:4] = 0
+    for y, x in ((8, 4), (8, 27)):
+        picture[y - 1 : y + 2, x - 1 : x + 2] = 255
+    assert trace(picture, 1.5, 2.25, 16)
+    cut = picture.copy()
+    cut[:, 12:15] = 0
+    assert not trace(cut, 1.5, 2.25, 16)
+    moved = picture.copy()
+    moved[7:10, 26:29], moved[21:24, 26:29] = 0, 255
+    assert not trace(moved, 1.5, 2.25, 16)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("size", [32, 64, 128, 256])
+def test_a_handful_of_images(size, count):
+    images, labels, markers = make_images(parameters(size, "easy"), generator(6), count)
+    assert images.shape == (count, size**2) and markers.shape == (count, 2, 2)
+    assert abs(2 * int(labels.sum()) - count) <= 1
+    assert (images.max(axis=1) == 255).all()
+    assert len({image.tobytes() for image in images}) == count
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "difficulty"), SETS)
-def test_trivial_cues_do_not_give_the_label_away(size, difficulty):
-    """12,000 images, half of them test the probes: a standard deviation is 0.65 points.
-
-    The logistic regression has to stay within 2 points, about three deviations. The worst of three
-    non-linear probes has to stay within 5.5: what the choice leaves (3.6 at most, 64 easy) and
-    three deviations.
-    """
-    p, block = parameters(size, difficulty), 1000 if size == 256 else 2000
-    parts = [make_images(p, generator(4, number), block) for number in range(12_000 // block)]
-    images, labels, markers = (np.concatenate(column) for column in zip(*parts, strict=True))
-    accuracies = probe(size, images, markers.astype(np.float64), labels)
-    print(size, difficulty, accuracies)
-    assert abs(accuracies.pop("linear") - 0.5) < 0.02, accuracies
-    assert max(abs(accuracy - 0.5) for accuracy in accuracies.values()) < 0.055, accuracies
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("size", "least"), [(32, 150), (128, 15)])
+@pytest.mark.parametrize(("size", "least"), [(32, 250), (128, 8)])
 def test_speed(size, least):
+    tables(parameters(size), parameters(size).margins[0])
     started = time.process_time()
     make_images(parameters(size), generator(5), 6 * least)
     assert 6 * least / (time.process_time() - started) > least
 
 
-@pytest.mark.slow
-def test_many_labels_at_every_size_and_difficulty():
-    for size, count in ((32, 3000), (64, 500), (128, 500), (256, 100)):
-        for difficulty in ("easy", "intermediate", "hard"):
-            assert wrong_labels(size, difficulty, count, seed=7) == 0, (size, difficulty)
-
-
-def test_a_set_chosen_among_more_scenes_is_reproducible_and_newer(tmp_path):
+def test_all_generated_sets_are_newer(tmp_path):
     options = {"size": 64, "difficulty": "easy", "images": 40}
     task = load("pathx", tmp_path / "a", **options)
     assert load("pathx", tmp_path / "b", workers=2, **options).identity == task.identity
@@ -276,7 +274,7 @@ def test_a_set_chosen_among_more_scenes_is_reproducible_and_newer(tmp_path):
         find_task("pathx").version_of(PathXOptions(size=size, difficulty=name))
         for size, name in SETS
     }
-    assert versions == {4}
+    assert versions == {5}
     assert find_task("pathx").version_of(PathXOptions(size=64, origin="lra")) == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from longlens.tasks.pathfinder.direction import direction
 
-PATHFINDER = "78713e897d87aa7b"  # what these options gave, anywhere
+PATHFINDER = "f02f4b55c02c26d2"  # what these options gave, anywhere
 MAKE = """
 import sys, tempfile
 from longlens import tasks

@@ -26,7 +26,8 @@ def draw(p: Parameters, t: Tables, scene: Scene, markers: Integers) -> Bytes:
     for which in (0, 1):
         where = t.flat(markers[:, which])[:, None] + t.marker.where
         stamp(discs, rows, where, t.marker.value)
-    picture = np.maximum(t.crop(contours) * p.contrast, t.crop(discs))
-    picture = np.maximum(picture, t.crop(distractors) * p.distractor_contrast)
-    brightest = picture.max(axis=1, keepdims=True)
-    return np.asarray(np.floor(picture * 255 / brightest).astype(np.uint8))
+    # in tenths: contrasts have one digit, and whole numbers are the same on every processor
+    layers = (discs, 1.0), (contours, p.contrast), (distractors, p.distractor_contrast)
+    parts = [t.crop(canvas).astype(np.int64) * round(10 * factor) for canvas, factor in layers]
+    picture = np.maximum(np.maximum(parts[0], parts[1]), parts[2])
+    return np.asarray((picture * 255 // picture.max(axis=1, keepdims=True)).astype(np.uint8))

@@ -76,6 +76,19 @@ def _scenes(p: Parameters, t: Tables, rng: np.random.Generator, count: int) -> S
     return join(scenes)
 
 
+def mark(tips: Integers, labels: npt.NDArray[Any], first: Integers) -> Integers:
+    """Choose two of the four tips (N, 2 contours, 2 ends, 2): markers (N, 2, 2).
+
+    One is the seed of contour ``first`` (N,), the other the far end of the same contour where the
+    label is 1, of the other where it is 0.
+
+    >>> mark(np.arange(8).reshape(1, 2, 2, 2), np.array([0]), np.array([1])).tolist()
+    [[[4, 5], [2, 3]]]
+    """
+    image, last = np.arange(len(tips)), np.where(labels == 1, first, 1 - first)
+    return np.stack([tips[image, first, 0], tips[image, last, 1]], axis=1)
+
+
 def make_images(
     p: Parameters, rng: np.random.Generator, count: int
 ) -> tuple[Bytes, npt.NDArray[np.uint8], Integers]:
@@ -90,8 +103,7 @@ def make_images(
     """
     coin = rng.integers(0, 2, (count + 1) // 2)  # one of every two images: classes stay even
     labels = np.stack([coin, 1 - coin], axis=1).reshape(-1)[:count].astype(np.uint8)
-    seed = rng.integers(0, 2, count)
-    end = np.where(labels == 1, seed, 1 - seed)
+    first = rng.integers(0, 2, count)
     margin = rng.integers(0, len(p.margins), count)
     images = np.zeros((count, p.size**2), np.uint8)
     markers = np.zeros((count, 2, 2), np.int64)
@@ -99,10 +111,7 @@ def make_images(
         rows = np.flatnonzero(margin == number)
         t = tables(p, p.margins[number])
         scene = _scenes(p, t, rng, len(rows))
-        tips = [
-            scene.tips[np.arange(len(rows)), which[rows], i] for i, which in enumerate((seed, end))
-        ]
-        markers[rows] = np.stack(tips, axis=1)
+        markers[rows] = mark(scene.tips, labels[rows], first[rows])
         images[rows] = draw(p, t, scene, markers[rows])
     return images, labels, markers
 

@@ -7,6 +7,7 @@ integer arithmetic and the same on every processor.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def _sinc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.where(values == 0, 1.0, direction(angle)[..., 1] / angle)
 
 
+@lru_cache
 def _filter(fine: int, coarse: int) -> Integers:
     """Weights (coarse, fine) that reduce a line of ``fine`` pixels to ``coarse``, times _UNIT."""
     ratio = fine / coarse
@@ -52,15 +54,15 @@ def _filter(fine: int, coarse: int) -> Integers:
 
 
 def reduce(fine: npt.NDArray[np.bool_], size: int) -> Integers:
-    """Reduce a black and white picture to ``size`` × ``size``; ripples go below 0, above INK."""
-    weight = _filter(len(fine), size)
+    """Reduce black and white pictures (…, n, n) to (…, size, size); ripples leave 0 … INK."""
+    weight = _filter(fine.shape[-1], size)
     total = weight @ fine.astype(np.int64) @ weight.T
     return np.asarray(total * INK // _UNIT**2)
 
 
 def reduce_bytes(fine: npt.NDArray[np.bool_], size: int) -> Bytes:
-    """Reduce a black and white picture to bytes, first its rows and then its columns."""
-    weight = _filter(len(fine), size)
+    """Reduce black and white pictures to bytes, first their rows and then their columns."""
+    weight = _filter(fine.shape[-1], size)
     rows = (fine.astype(np.int64) * 255 @ weight.T + _UNIT // 2) // _UNIT
     both = (weight @ rows.clip(0, 255) + _UNIT // 2) // _UNIT
     return np.asarray(both.clip(0, 255).astype(np.uint8))
@@ -95,28 +97,26 @@ def _line(size: int, end: Integers, width: int) -> npt.NDArray[np.bool_]:
     return picture
 
 
-def dash(
-    unit: npt.NDArray[Any], length: int, thickness: float, margin: int
+def dashes(
+    units: npt.NDArray[Any], length: int, thickness: float, margin: int
 ) -> tuple[Integers, Bytes]:
-    """Draw a dash from the middle of a square into the direction ``unit`` (row, column).
+    """Draw dashes from the middle of a square into the directions ``units`` (D, 2: row, column).
 
     Returns:
-        Its ink, in units of 1/INK, and the zone within ``margin`` of it that no other dash may
-        enter, in bytes; both (W, W).
+        Their ink, in units of 1/INK, and the zones within ``margin`` of them that no other dash may
+        enter, in bytes; both (D, W, W).
 
-    >>> ink, zone = dash(np.array([0.0, 1.0]), 2, 0.5, 1)
-    >>> (ink[4] * 255 // INK).tolist(), zone[4].tolist()
+    >>> ink, zone = dashes(np.array([[0.0, 1.0]]), 2, 0.5, 1)
+    >>> (ink[0, 4] * 255 // INK).tolist(), zone[0, 4].tolist()
     ([0, 0, 2, 0, 102, 147, 115, 0, 0], [0, 3, 0, 155, 255, 255, 255, 183, 3])
     """
     reach = length + int(np.ceil(thickness)) + margin
-    fine = _line(
-        2 * reach * FINENESS + 1,
-        round_up(unit * length * FINENESS),
-        round(thickness * FINENESS),
-    )
+    size, width = 2 * reach * FINENESS + 1, round(thickness * FINENESS)
+    ends = round_up(units * length * FINENESS)
+    fine = np.stack([_line(size, end, width) for end in ends])
     zone = np.zeros_like(fine)
     for dy, dx in disc(margin * FINENESS):
-        zone |= np.roll(fine, (dy, dx), axis=(0, 1))  # the border is empty and wide enough
+        zone |= np.roll(fine, (dy, dx), axis=(1, 2))  # the border is empty and wide enough
     return reduce(fine, 2 * reach + 1).clip(0), reduce_bytes(zone, 2 * reach + 1)
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from longlens.tasks.pathfinder.direction import direction
 from longlens.tasks.pathfinder.parameters import Parameters
-from longlens.tasks.pathfinder.stamps import Bytes, Integers, dash, disc, marker, round_up
+from longlens.tasks.pathfinder.stamps import Bytes, Integers, dashes, disc, marker, round_up
 
 _UNIT = 2**16  # weight 1 of a turn as an integer
 FAINT = 8  # the filter's faint ripples around a zone keep nobody out
@@ -127,8 +127,7 @@ def tables(p: Parameters, margin: int) -> Tables:
     units = np.concatenate([step_unit, seed_unit])
 
     heading = np.concatenate([-step_unit, seed_unit])  # steps are drawn from head to tail
-    stamps = [dash(unit, p.paddle_length, p.thickness, margin) for unit in heading]
-    ink, zone = (np.stack(part) for part in zip(*stamps, strict=True))
+    ink, zone = dashes(heading, p.paddle_length, p.thickness, margin)
     disk = marker(p.marker_radius)
     border = max(ink.shape[1] + 2 * margin, len(disk)) // 2
     width = p.size + 2 * border
