@@ -29,7 +29,7 @@ INK = 16  # a pixel brighter than this (of 255) has ink
 BRIGHT = 100  # and one brighter than this belongs to a dash, not to its blurred rim
 LINK = 2.25  # longest step of the tracer, in pixels; at 32 × 32 all of versions 1 to 4 are solved
 STRIDE = {32: 3.2, 128: 6.5}  # longest step of a walk that crosses every gap of a contour
-EPOCHS = 12
+EPOCHS = 8
 SAME_MIX = 10  # of ours for each picture of the original at 128 × 128, with the same margin
 NOTES = (
     "Original: the public generator with LRA's parameters; markers' brightness repaired.",
@@ -170,7 +170,7 @@ def marker_probe(pictures):
 class Window(nn.Module):
     """A network whose features see a square of 5 or 21 pixels and are pooled over the picture."""
 
-    def __init__(self, window, width=32):
+    def __init__(self, window, width=16):
         super().__init__()
         sizes = {5: [(5, 1), (1, 1), (1, 1)], 21: [(7, 1), (3, 2), (3, 1), (3, 1), (3, 1)]}[window]
         layers, channels = [], 1
