@@ -1,10 +1,10 @@
 """Growing contours on the pixel grid, many images at once, by the rules of the original.
 
 The two long contours grow in turn, a dash each. A dash that finds no place ends the attempt, and
-both contours start anew. Distractors come last, into what room is left. A dash's own keep-out zone
-counts only once the next dash is placed, and the other long contour's last dash never does, so
-contours touch and cross: as in the original. The label is drawn afterwards, so nothing here can
-depend on it.
+both contours start anew. Distractors come last, into what room is left. A dash's keep-out zone
+counts only once the next dash of its contour is placed, and that of the first contour's last dash
+never does, so contours touch and cross: as in the original. The label is drawn afterwards, so
+nothing here can depend on it.
 """
 
 from __future__ import annotations

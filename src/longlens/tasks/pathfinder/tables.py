@@ -30,7 +30,7 @@ class Stamps:
     """One picture for each of D directions, as the pixels that are not black.
 
     ``where`` (D, n) are flat offsets from the anchor, ``value`` (D, n) their brightness; directions
-    with fewer pixels repeat one of them with brightness 0.
+    with fewer pixels have black ones as well. No pixel occurs twice.
     """
 
     where: Integers
