@@ -244,7 +244,7 @@ def accuracies(pictures, epochs):
     """Figures in percent, for many pictures only."""
     traced = [trace(image, pictures.radius, LINK, INK) for image in pictures.images]
     return {
-        "images with touching contours (%)": 100 * touching(pictures),
+        "touching contours (% of images)": 100 * touching(pictures),
         "flood-fill tracer (%)": 100 * (np.array(traced) == pictures.labels).mean(),
         "markers' places alone (%)": 100 * marker_probe(pictures),
         "network, window 5 × 5 (%)": 100 * window_network(pictures, 5, epochs),
@@ -283,10 +283,10 @@ def main():
         figures = geometry(pictures)
         if pictures.size == 32:
             figures |= accuracies(pictures, 1 if quick else EPOCHS)
-        figures["images"] = len(pictures.images)
-        for name, value in figures.items():
+        for name, value in ({"images": len(pictures.images)} | figures).items():
             rows.setdefault(name, {"figure": name})[column] = float(f"{value:.4g}")
-    for row in rows.values():
+    ordered = sorted(rows.values(), key=lambda row: not row["figure"].startswith(("images", "gap")))
+    for row in ordered:
         print(row)
     if quick:
         return
@@ -295,7 +295,7 @@ def main():
         "kind": "comparison",
         "title": "Pathfinder beside the original",
         "notes": NOTES,
-        "rows": list(rows.values()),
+        "rows": ordered,
         "provenance": provenance(),
     }
     RECORD.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
