@@ -108,7 +108,7 @@ def dashes(
 
     >>> ink, zone = dashes(np.array([[0.0, 1.0]]), 2, 0.5, 1)
     >>> (ink[0, 4] * 255 // INK).tolist(), zone[0, 4].tolist()
-    ([0, 0, 2, 0, 102, 147, 115, 0, 0], [0, 3, 0, 155, 255, 255, 255, 183, 3])
+    ([0, 0, 1, 0, 102, 147, 115, 0, 0], [0, 3, 0, 155, 255, 255, 255, 183, 3])
     """
     reach = length + int(np.ceil(thickness)) + margin
     size, width = 2 * reach * FINENESS + 1, round(thickness * FINENESS)
