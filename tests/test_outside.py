@@ -12,7 +12,7 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.cli.train import parse
-from longlens.experiments.cells import read_table
+from longlens.runs.cell import read_table
 from longlens.tasks import import_arrays
 from longlens.training.options import TrainOptions
 from longlens.untrusted import check_folder_name, parse_json, printable
@@ -123,7 +123,6 @@ def commands(folder):
         "run": [f"{there}/table.yaml"],
         "curve": [there, "--length", "4"],
         "lens": [there],
-        "worker": [f"{there}/queue"],
         "data": ["show", "mine", "--root", there],
         "train": ["--steps", "1", "--runs", f"{there}/runs", "--root", f"{there}/data"],
         "audit": ["listops", "--quick", "--runs", f"{there}/runs", "--root", there],

@@ -80,6 +80,8 @@ def sync_file(path: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Make ``folder`` and its parents, unless they are there, so that they survive a power cut."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(exist_ok=True)

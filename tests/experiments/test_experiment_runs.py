@@ -186,16 +186,6 @@ def test_an_error_of_torch_is_kept_in_the_record(tmp_path, monkeypatch):
     assert record["status"] == "failed" and "CUDA error" in record["error"]
 
 
-def test_an_experiment_as_a_queue(tmp_path, capsys):
-    pytest.importorskip("optuna")
-    runs = tmp_path / "runs"
-    words = ["run", write_mine(tmp_path), "--runs", str(runs), "--workers", "0", "--storage"]
-    assert main([*words, str(tmp_path / "q")]) == 0
-    assert "2 runs put into" in capsys.readouterr().out
-    assert main(["worker", str(tmp_path / "q")]) == 0
-    assert len(find_runs(runs / "mine")) == 2
-
-
 def test_patterns_choose_rows_and_columns():
     table2 = find("table2")
     chosen = choose(table2, ["las*", "softmax", "Image", "pathfinder-own"])

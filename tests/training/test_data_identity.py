@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -89,7 +90,7 @@ def test_the_commands_say_so_in_one_line(options, tmp_path, capsys, monkeypatch)
     assert main(curve) == 0
     import_mine(options.root, 1)
     capsys.readouterr()
-    for words in (command, [*command, "--storage", "q.journal"], curve):
+    for words in (command, curve):
         assert main(words) == 1
         text = capsys.readouterr().err
         assert "mine have identity" in text and "Traceback" not in text
@@ -117,7 +118,7 @@ def test_points_of_a_curve_on_different_data_are_refused(options, monkeypatch):
         trained.append(one)
         return train_run(one)
 
-    monkeypatch.setattr(curves, "train_run", replaced_after_the_first)
+    monkeypatch.setattr(sys.modules["longlens.runs.sweep"], "train_run", replaced_after_the_first)
     with pytest.raises(ValueError, match="runs on mine were trained on different data"):
         curves.curve({"a": options}, curves.Axis("examples", "limit", (8, 16)))
 

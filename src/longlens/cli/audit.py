@@ -59,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--plot", help="the picture (default: as --output, ending in .svg)")
     p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
     p.add_argument("--root", help="the data cache")
+    p.add_argument("--workers", type=int, default=1, metavar="N", help="models at a time")
     p.add_argument("--quiet", action="store_true", help="no progress")
     return p
 
@@ -122,15 +123,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.judge:
         judge_files(args.judge)
         return 0
-    from longlens.cli.run import checked
     from longlens.files import to_json, write_output
     from longlens.lens.audit import AuditOptions, audit
     from longlens.report.audit_chart import audit_text, draw_audit
+    from longlens.runs.sweep import as_cell
     from longlens.training.faults import Stopped
 
     fields, with_global = read_fields(args.fields)
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
-    training = checked(key_values(args.training, "--set"))
+    training = as_cell(key_values(args.training, "--set"))
     options = AuditOptions(
         task=args.task,
         task_options=key_values(args.data, "--data"),
@@ -147,6 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs=args.runs,
         root=args.root,
         progress=not args.quiet,
+        workers=args.workers,
     )
     output = Path(args.output or f"results/audit_{args.task}.json")
     plot = Path(args.plot) if args.plot else output.with_suffix(".svg")

@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--output", help="where to write (default: results/curve_RUN_OPTION.json)")
     p.add_argument("--plot", help="the picture (default: as --output, ending in .svg)")
     p.add_argument("--runs", help="folder of the new records (default: beside the run)")
+    p.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")
     p.add_argument("--root", help="the data cache")
     return p
 
@@ -115,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         report = curve(
             runs, axis, numbers(args.seeds, "seeds") if args.seeds else None, save,
-            lambda line: print(line, flush=True),
+            lambda line: print(line, flush=True), workers=args.workers,
         )  # fmt: skip
     except Stopped as stop:
         print(f"longlens curve: {stop}", file=sys.stderr)

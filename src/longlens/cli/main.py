@@ -18,10 +18,9 @@ from longlens.cli.terminal import INTERRUPTED, complain, leave_pipe, plain_outpu
 COMMANDS = {
     "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
     "train": "train any mixer on any task, with a record; goes on where it was cut off",
-    "run": "an experiment (table2, readings …) or a table of runs, by one worker or many",
+    "run": "an experiment (table2, readings …) or a table of runs, here or on a cluster",
     "collect": "the records of an experiment as one compact file",
     "tune": "search over any options of train",
-    "worker": "work on a queue of runs, here or on a cluster",
     "runs": "list and compare the records of runs",
     "show": "a run's facts and curves",
     "report": "a page of results beside the published ones, or its tables",

@@ -1,4 +1,4 @@
-"""``longlens run NAME|TABLE``: all runs of an experiment or a table, by one worker or many."""
+"""``longlens run NAME|TABLE``: all runs of an experiment or a table, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from longlens.cli.terminal import complain
-from longlens.cli.train import parse
 from longlens.cli.words import key_values
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
-from longlens.experiments.cells import Cell, read_table
-from longlens.experiments.plan import QUICK_SUFFIX, folder_of, plan, quick_data, write_labels
-from longlens.experiments.queue import STUDY, Queue
-from longlens.experiments.worker import Stop, run_workers, train_cell, validation
-from longlens.training.options import TrainOptions
+from longlens.experiments.plan import folder_of, plan, quick_data, write_labels
+from longlens.runs.cell import Cell, read_table
+from longlens.runs.engines import find_engine
+from longlens.runs.search import validation
+from longlens.runs.sweep import Engine, as_cell, sweep
+from longlens.training.faults import Stopped
 
 OWN = ("only", "seeds", "budget", "changes", "quick", "list")  # options of experiments alone
 
@@ -38,8 +36,7 @@ A table is a JSON or YAML file: a list of cells (options of `longlens train`) or
   grid: {{mixer: [las, softmax, s4d], seed: [0, 1, 2], mixer_options.window: [3, 5]}}
 
 All cells are checked before the first one runs. The same command again goes on where it was cut
-off, and does what is new. With --workers 2 or more, or with --storage, the runs are a queue that
-`longlens worker` on other machines can share (needs longlens[search])."""
+off, tries again what failed, and does what is new; given twice at once, both share the work."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,7 +51,6 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("what", metavar="NAME|FILE", help="an experiment, or a file of cells or a grid")
     p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
-    p.add_argument("--retry_failed", action="store_true", help="try again what has failed")
     own = p.add_argument_group("experiments only")
     own.add_argument(
         "--only", action="append", default=[], metavar="PATTERN",
@@ -68,41 +64,25 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     own.add_argument("--quick", action="store_true", help="tiny models, a few steps, no results")
     own.add_argument("--list", action="store_true", help="print the runs and do nothing")
-    add_queue_options(p, "RUNS/NAME.journal")
+    add_engine_options(p)
     return p
 
 
-def add_queue_options(p: argparse.ArgumentParser, storage: str) -> None:
-    """The options of commands that fill a queue and may work on it."""
-    p.add_argument("--workers", type=int, default=1, help="processes here; 0: only fill the queue")
+def add_engine_options(p: argparse.ArgumentParser) -> None:
+    """The options that say where runs are done."""
+    p.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")
     p.add_argument(
         "--devices", default="", metavar="0,1", help="CUDA devices that workers take in turn"
     )
-    p.add_argument("--storage", default=None, help=f"a file or a database's URL; {storage}")
-    p.add_argument("--study", default=STUDY, help="name of the queue in the storage")
+    p.add_argument(
+        "--on", default="here", metavar="WHERE",
+        help="here, ray, ray://HOST:PORT (longlens[ray]) or slurm (longlens[slurm])",
+    )  # fmt: skip
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raise for a name that is no option of ``longlens train``."""
-    known = {field.name for field in fields(TrainOptions)}
-    for name in names:
-        if (head := name.split(".")[0]) not in known:
-            near = get_close_matches(head, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{head!r} is no option of longlens train{hint}")
-
-
-def checked(cell: Mapping[str, Any]) -> Cell:
-    """Check a cell as `longlens train` would its options; return it with values of their types."""
-    from jsonargparse import ArgumentError
-
-    check_names(cell)
-    words = [f"--{n}={v if isinstance(v, str) else json.dumps(v)}" for n, v in cell.items()]
-    try:
-        options = parse(words).to_json()
-    except ArgumentError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-    return {name: options[name] for name in cell}
+def engine_of(args: argparse.Namespace) -> Engine:
+    """The engine that the options of a command ask for."""
+    return find_engine(args.on, args.workers, args.devices.split(",") if args.devices else ())
 
 
 def read_cells(table: str, runs: str) -> list[Cell]:
@@ -112,7 +92,7 @@ def read_cells(table: str, runs: str) -> list[Cell]:
         try:
             if "runs" in cell:  # a table of somebody else's must not write elsewhere
                 raise ValueError("runs is no option of a table; give --runs")
-            cells.append(checked({"runs": runs, **cell}))
+            cells.append(as_cell({"runs": runs, **cell}))
         except ValueError as error:
             raise ValueError(f"{table}: cell {number}: {error}") from None
     return cells
@@ -121,7 +101,6 @@ def read_cells(table: str, runs: str) -> list[Cell]:
 def read_changes(words: Iterable[str]) -> dict[str, Any]:
     """The options of ``--set`` for every run of an experiment."""
     found = key_values(words, "--set")
-    check_names(found)
     for name in found:
         if name in ("seed", "runs", "name", "task"):
             raise ValueError(f"--set cannot change {name!r}, which the experiment itself decides")
@@ -154,7 +133,7 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
     cells = []
     for run in planned:
         try:
-            cells.append(checked(run.cell))
+            cells.append(as_cell(run.cell))
             build_on_meta(run.cell)
         except ValueError as error:
             raise ValueError(f"{experiment.name}: {run.row}, {run.column}: {error}") from None
@@ -178,85 +157,39 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
     return cells
 
 
-def run_here(cells: Sequence[Cell]) -> int:
-    """Run cells one after another in this process; return how many failed."""
-    failed = 0
-    for number, cell in enumerate(cells, 1):
-        try:
-            record = train_cell(cell)
-            print(f"{number}/{len(cells)} {record['name']}: {validation(record):.4f}", flush=True)
-        except Stop:
-            raise
-        except Exception as error:  # the others shall have their turn; the record says what it was
-            failed += 1
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            name = f"{cell['name']} " if cell.get("name") else ""
-            complain(f"{number}/{len(cells)} {name}failed", f"{kind}{error}")
-    return failed
-
-
-def refuse_other_data(cells: Sequence[Cell]) -> None:
-    """Raise for a finished run whose data were replaced: the queue would count it as done."""
-    from longlens.assemble.finished import other_data
-    from longlens.assemble.run import run_folder
-    from longlens.training.records import read_record
-
-    for cell in cells:
-        options = TrainOptions(**cell)
-        folder = run_folder(options)
-        try:
-            record = read_record(folder)
-        except ValueError:  # none, or a damaged one, which the run itself will report
-            continue
-        finished = record["status"] == "finished"
-        if finished and (different := other_data(record, options)):
-            raise ValueError(f"{folder} is finished, but {different}; move it away, or give --runs")
-
-
-def work_on(queue: Queue, args: argparse.Namespace) -> int:
-    """Let the workers that ``args`` ask for work on a filled queue; return the exit code."""
-    if args.workers == 0:
-        print(f"{queue.tally()}; work on it with: longlens worker {queue.where}")
-        return 0
-    devices = args.devices.split(",") if args.devices else ()
-    run_workers(queue.where, args.workers, study=args.study, devices=devices)
-    tally = queue.tally()
-    print(tally)
-    for key, reason in queue.failures().items():
-        complain(f"{key} failed", reason)
-    return 1 if tally.failed or tally.open else 0
+def report_failures(records: Sequence[Mapping[str, Any]]) -> int:
+    """Say which runs failed, and why; return the exit code."""
+    failed = {r["name"]: r["error"] for r in records if r["status"] == "failed"}
+    for name, error in failed.items():
+        complain(f"{name} failed", error)
+    return 1 if failed else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens run``; returns the exit code."""
     args = parser().parse_args(argv)
-    if args.workers < 0:
-        raise ValueError(f"workers must be 0 or more, got {args.workers}")
+    engine = engine_of(args)
     if is_experiment(args.what):
-        experiment = find(args.what)
-        cells = plan_cells(experiment, args)
-        name = experiment.name + (QUICK_SUFFIX if args.quick else "")
+        cells = plan_cells(find(args.what), args)
     elif given := [name for name in OWN if getattr(args, name) != parser().get_default(name)]:
         flag = "set" if given[0] == "changes" else given[0]
         raise ValueError(f"--{flag} is for experiments, and {args.what} is a table")
     else:
-        cells, name = read_cells(args.what, args.runs), Path(args.what).stem
-    if args.list:
-        return 0
-    if args.workers == 1 and args.storage is None:
-        try:
-            return 1 if run_here(cells) else 0
-        except Stop as stop:
-            print(f"longlens run: {stop}", file=sys.stderr)
-            return 130
-    refuse_other_data(cells)
-    storage = args.storage or str(Path(args.runs) / f"{name}.journal")
-    queue = Queue(storage, args.study)
-    added = queue.add(cells)
-    if args.retry_failed:
-        added += queue.retry_failed()
-    print(f"{added} runs put into {storage}")
-    return work_on(queue, args)
+        cells = read_cells(args.what, args.runs)
+    done = 0
+
+    def each(place: int, record: dict[str, Any]) -> None:
+        nonlocal done
+        done += 1
+        value = validation(record)
+        shown = record["status"] if value is None else f"{value:.4f}"
+        print(f"{done}/{len(cells)} {record['name']}: {shown}", flush=True)
+
+    try:
+        return report_failures(sweep(cells, engine, each=each))
+    except Stopped as stop:
+        print(f"longlens run: {stop}", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from longlens.cli.terminal import INTERRUPTED, complain
-from longlens.experiments.cells import read_values
+from longlens.runs.cell import read_values
 from longlens.training.options import TrainOptions
 
 if TYPE_CHECKING:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from longlens.cli.run import add_queue_options, check_names, checked, work_on
+from longlens.cli.run import add_engine_options, engine_of, report_failures
 from longlens.cli.train import parse as parse_train
-from longlens.experiments.cells import Cell, cell_key, grid, with_options
-from longlens.experiments.queue import Queue
-from longlens.experiments.search import SAMPLERS, Range, Search, grid_choices, parse
 from longlens.report.tables import render
+from longlens.runs.cell import Cell, grid, with_options
+from longlens.runs.search import (
+    SAMPLERS,
+    Range,
+    grid_choices,
+    parse,
+    selection_value,
+    tune,
+    validation,
+)
+from longlens.runs.sweep import as_cell, sweep
 from longlens.training.options import TrainOptions
 
 EPILOG = """Every other option is one of `longlens train` and holds for all runs.
@@ -23,7 +31,8 @@ EPILOG = """Every other option is one of `longlens train` and holds for all runs
 
 lr=1e-4:1e-2:log is a range (even in the logarithm), depth=2:8:2 one in steps, dim=64,128 a choice.
 A grid needs choices, steps or a number of points. Runs are compared by their validation metric
-alone; the test split takes no part in the choice. Needs longlens[search]."""
+alone; the test split takes no part in the choice. The same command again goes on where it was cut
+off. Needs longlens[search]."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--sampler", default="tpe", choices=(*SAMPLERS, "grid"))
     p.add_argument("--trials", type=int, default=20, help="runs (a grid has as many as it has)")
     p.add_argument("--search_seed", type=int, default=0, help="of what the sampler chooses")
-    add_queue_options(p, "default: one of its own in the folder of records")
+    add_engine_options(p)
     return p
 
 
@@ -59,36 +68,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens tune``; returns the exit code."""
     args, rest = parser().parse_known_args(argv)
     space = parse(args.search)
-    check_names(space)
     base = base_cell(rest)
     if args.trials < 1:
         raise ValueError(f"trials must be 1 or more, got {args.trials}")
     for name, values in space.items():  # before twenty trials fail for the same reason
         for value in (values.low, values.high) if isinstance(values, Range) else values:
-            checked(with_options(base, {name: value}))
-    cells = []
+            as_cell(with_options(base, {name: value}))
+    engine = engine_of(args)
+
+    def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+        return sweep(cells, engine, each=lambda _, record: print(_line(record), flush=True))
+
     if args.sampler == "grid":
-        cells = [checked(cell) for cell in grid(base, grid_choices(space))]
-        search = None
-        identity = cell_key({"cells": cells})
+        cells = list(grid(base, grid_choices(space)))
+        found = list(zip(cells, run(cells), strict=True))
     else:
-        search = Search(base, space, args.sampler, args.search_seed)
-        identity = cell_key(search.to_json())
-    runs = Path(base.get("runs", TrainOptions().runs))
-    queue = Queue(args.storage or str(runs / f"tune-{identity}.journal"), args.study)
-    if search is None:
-        queue.add(cells)
-    else:
-        queue.add_search(search, args.trials)
-    code = work_on(queue, args)
+        found = tune(base, space, args.trials, sampler=args.sampler, seed=args.search_seed,
+                     run=run, at_once=max(1, args.workers))  # fmt: skip
+    done = [(cell, record) for cell, record in found if validation(record) is not None]
+    done.sort(key=lambda pair: -(selection_value(pair[1]) or 0.0))
     rows = [
-        {"validation": facts["found"], "metric": facts["metric"], "run": facts["run"]}
-        | {name: _inside(facts["cell"], name) for name in space}
-        for _, facts in queue.finished()
+        {"validation": validation(record), "metric": record["metric"]["name"]}
+        | {"run": record["name"]}
+        | {name: _inside(cell, name) for name in space}
+        for cell, record in done
     ]
     if rows:
         print(render(rows[:10]))
-    return code
+    return report_failures([record for _, record in found])
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    value = validation(record)
+    shown = "failed" if value is None else f"{value:.4f}"
+    return f"{record['name']}: {shown}"
 
 
 def _inside(cell: Cell, name: str) -> object:

@@ -8,8 +8,8 @@ import torch
 
 from longlens.assemble.ablate import check_ablation
 from longlens.assemble.build import model_config
-from longlens.experiments.cells import Cell
 from longlens.models.build import Model, build_model
+from longlens.runs.cell import Cell
 from longlens.tasks import Spec, load
 from longlens.tasks.expected import expected_spec
 from longlens.tasks.imported import imported_folder

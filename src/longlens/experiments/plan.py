@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, Run, slug
-from longlens.experiments.cells import Cell, with_options
 from longlens.experiments.standins import small_options
 from longlens.files import make_folder, replace_file, to_json
+from longlens.runs.cell import Cell, with_options
 from longlens.training.records import EXPERIMENT
 from longlens.untrusted import check_shape, parse_json
 

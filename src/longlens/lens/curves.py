@@ -13,12 +13,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from longlens.assemble import train_run
 from longlens.assemble.finished import other_data
-from longlens.assemble.run import run_folder
 from longlens.config import check_types
 from longlens.layers.registry import options_of
-from longlens.training.faults import TrainingError
+from longlens.runs import sweep
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.training.records import check_same_data, read_curves, read_record
 
@@ -103,6 +101,7 @@ def curve(
     seeds: Sequence[int] | None = None,
     save: Callable[[Report], None] | None = None,
     say: Callable[[str], None] | None = None,
+    workers: int = 1,
 ) -> Report:
     """Train every run at every value of an axis; what is finished is not trained again.
 
@@ -112,6 +111,7 @@ def curve(
         seeds: None: the runs' own.
         save: called with the result so far after each point.
         say: called with a line for people.
+        workers: processes.
 
     Returns:
         the content of ``results/curve_NAME.json``: a table whose columns are the axis's values.
@@ -141,18 +141,27 @@ def curve(
         "notes": ["every point is a run of its own, trained anew"],
         "records": [],
     }
-    for name, options in runs.items():
-        for seed in seeds if seeds is not None else [options.seed]:
-            for value in axis.values:
-                point = replaced(replaced(options, axis.key, value), "seed", seed)
-                entry = _point(point)
-                report["records"].append({"row": name, "column": value, "seed": seed, **entry})
-                report["metric"] = entry.get("metric", {}).get("name") or report["metric"]
-                check_same_data(report["records"])
-                if say is not None:
-                    say(f"{name}, {axis.label} {value}, seed {seed}: {_result(entry)}")
-                if save is not None:
-                    save(report)
+    points = [
+        (name, seed, value, replaced(replaced(options, axis.key, value), "seed", seed))
+        for name, options in runs.items()
+        for seed in (seeds if seeds is not None else [options.seed])
+        for value in axis.values
+    ]
+    entries: dict[int, Report] = {}
+
+    def each(place: int, record: Report) -> None:
+        name, seed, value, options = points[place]
+        entry = _entry(options, record)
+        entries[place] = {"row": name, "column": value, "seed": seed, **entry}
+        report["records"] = [entries[number] for number in sorted(entries)]
+        report["metric"] = entry.get("metric", {}).get("name") or report["metric"]
+        check_same_data(report["records"])
+        if say is not None:
+            say(f"{name}, {axis.label} {value}, seed {seed}: {_result(entry)}")
+        if save is not None:
+            save(report)
+
+    sweep([options for *_, options in points], workers=workers, each=each)
     return report
 
 
@@ -162,12 +171,10 @@ def _result(entry: Report) -> str:
     return f"test {entry['metrics']['test'][entry['metric']['name']]:.4f}"
 
 
-def _point(options: TrainOptions) -> Report:
-    """Train one point; the part of its record that goes into the result."""
-    try:
-        record = train_run(options)
-    except TrainingError as error:
-        return {"status": "failed", "error": str(error), "options": _given(options)}
+def _entry(options: TrainOptions, record: Report) -> Report:
+    """The part of a point's record that goes into the result."""
+    if record["status"] == "failed":
+        return {"status": "failed", "error": record["error"], "options": _given(options)}
     kept = ("status", "provenance", "clean", "data", "metric", "metrics", "speed",
             "peak_memory_mib", "parameters", "steps", "total_steps", "selected_step", "started",
             "ended")  # fmt: skip
@@ -175,7 +182,7 @@ def _point(options: TrainOptions) -> Report:
     entry |= {"error": None, "options": _given(options), "run": record["name"]}
     entry["wall_seconds"] = record["speed"]["seconds"]
     metric = record["metric"]["name"]
-    lines = list(read_curves(run_folder(options)))
+    lines = list(read_curves(Path(options.runs) / record["name"]))
     points = [
         [line["step"], line[metric]]
         for line in lines

@@ -7,9 +7,11 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, get_type_hints
 
 from longlens.training.budget import seconds
+from longlens.training.typed import typed
 from longlens.untrusted import check_folder_name
 
 PROTOCOLS = ("scratch", "denoise", "augment", "pretrain")
@@ -270,6 +272,24 @@ class TrainOptions:
             seconds(self.budget)  # raises where it is no duration
         if self.epochs is not None and self.epochs <= 0:
             raise ValueError(f"epochs must be more than 0, got {self.epochs}")
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> TrainOptions:
+        """Make options of values by their names, as a file or a program gives them.
+
+        Raises:
+            ValueError: a name is unknown, or a value has the wrong type or is out of range.
+
+        >>> TrainOptions.from_values({"mixer": "las", "lr": "1e-4"}).lr
+        0.0001
+        """
+        types = get_type_hints(cls)
+        for name in values:
+            if name not in types:
+                near = get_close_matches(name, types, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ValueError(f"{name!r} is no option of longlens train{hint}")
+        return cls(**{name: typed(name, value, types[name]) for name, value in values.items()})
 
     @property
     def protocols(self) -> tuple[str, ...]:

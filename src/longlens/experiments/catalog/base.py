@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from longlens.experiments.cells import Cell, with_options
+from longlens.runs.cell import Cell, with_options
 
 METRICS = ("accuracy", "r2", "bits_per_token", "perplexity", "ratio")
 KINDS = ("table", "curve")

@@ -17,7 +17,7 @@ from longlens.experiments.catalog.base import Experiment, Run, merged
 from longlens.experiments.catalog.table2 import EXPERIMENT as TABLE2
 from longlens.experiments.catalog.table2 import ROWS as TABLE2_ROWS
 from longlens.experiments.catalog.tasks import TASKS
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 ROWS = (
     "XFM", "Local Attention", "Reformer", "Linformer", "BigBird", "Performer", "Luna-256",

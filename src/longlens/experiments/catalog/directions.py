@@ -25,7 +25,7 @@ from longlens.experiments.catalog.base import Experiment, cross, published_numbe
 from longlens.experiments.catalog.recipes import S4_NOTES, s4
 from longlens.experiments.catalog.table9 import NOTES, attention
 from longlens.experiments.catalog.tasks import DATA_NOTES
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 COLUMNS = (
     "ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Retrieval (PeerRead)",

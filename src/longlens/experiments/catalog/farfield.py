@@ -12,7 +12,7 @@ steps; nothing is published.
 from __future__ import annotations
 
 from longlens.experiments.catalog.base import Experiment, Run, merged
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 DISTANCES = (64, 256, 1024, 4096, 16384)
 ROTARY: Cell = {"positions": "rotary", "bidirectional": True}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from longlens.experiments.catalog.base import Experiment, Run, merged, published_numbers
 from longlens.experiments.catalog.table8 import LANGUAGE_MODEL, LAS, VANILLA
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 MODELS: dict[str, Cell] = {
     "Vanilla Attention": VANILLA,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from longlens.experiments.catalog.base import Experiment, Run, merged
 from longlens.experiments.catalog.tasks import DATA_NOTES, TASKS
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 COLUMNS = ("Image", "ListOps", "Text", "Pathfinder", "Pathfinder (own)")
 TRAINING: Cell = {

@@ -15,7 +15,7 @@ from __future__ import annotations
 from longlens.experiments.catalog.base import Experiment, Run
 from longlens.experiments.catalog.readings import MULTI_SCALE
 from longlens.experiments.catalog.table9 import NOTES, attention
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 TASKS = ("Image", "ListOps", "Text", "Pathfinder (own)")
 MODELS: dict[str, Cell] = {"LaS": {}, "LaS geometric": MULTI_SCALE}

@@ -29,7 +29,7 @@ from longlens.experiments.catalog.base import Experiment, cross, merged, publish
 from longlens.experiments.catalog.recipes import LOCALITY_HEADS, LOCALITY_NOTES, locality
 from longlens.experiments.catalog.table9 import attention
 from longlens.experiments.catalog.tasks import DATA_NOTES, recipe_of
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 COLUMNS = (
     "ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Path-X",

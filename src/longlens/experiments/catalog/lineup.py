@@ -19,7 +19,7 @@ from typing import Any
 from longlens.experiments.catalog.base import Experiment, cross, merged
 from longlens.experiments.catalog.table2 import EXPERIMENT as TABLE2
 from longlens.experiments.catalog.tasks import DATA_NOTES, TASKS
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 BASE: Cell = {
     "dim": 128, "depth": 6, "batch_size": 64, "optimizer": "muon", "lr": 2e-3, "warmup": 0.1,

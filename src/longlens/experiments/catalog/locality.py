@@ -18,7 +18,7 @@ from __future__ import annotations
 from longlens.experiments.catalog.base import Experiment, Run, published_numbers
 from longlens.experiments.catalog.recipes import LOCALITY, LOCALITY_NOTES, locality
 from longlens.experiments.catalog.tasks import DATA_NOTES
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 KERNELS = (3, 5, 11, 21, 31, 41, 51, 61)
 TASKS = (*LOCALITY, "Retrieval (PeerRead)", "Pathfinder (own)")

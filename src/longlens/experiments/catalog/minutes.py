@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, Run, merged
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 BASE: Cell = {
     "task": "image", "dim": 128, "depth": 6, "batch_size": 64, "epochs": 6.0, "warmup": 0.1,

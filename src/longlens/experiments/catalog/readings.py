@@ -25,7 +25,7 @@ from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, cross, merged, published_numbers
 from longlens.experiments.catalog.table9 import NOTES, attention
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 COLUMNS = ("Image", "ListOps", "Text")
 ROTARY: Cell = {"positions": "rotary"}

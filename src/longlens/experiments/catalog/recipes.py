@@ -12,7 +12,7 @@ from typing import Any
 
 from longlens.experiments.catalog.base import merged
 from longlens.experiments.catalog.tasks import TASKS, recipe_of
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 # Bidirectional encoders; AdamW 0.9/0.98, 5 % warm-up, cosine: the defaults of longlens train.
 LOCALITY: dict[str, Cell] = {

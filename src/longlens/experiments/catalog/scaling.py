@@ -19,7 +19,7 @@ from longlens.experiments.catalog.recipes import LOCALITY_HEADS, locality, s4
 from longlens.experiments.catalog.table9 import NOTES, attention
 from longlens.experiments.catalog.tasks import recipe_of
 from longlens.experiments.catalog.techniques import GMLP_LISTOPS
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 TIMES = (1, 5, 10)
 EXAMPLES = {"ListOps": 96_000, "Pathfinder (own)": 160_000}  # of the training split

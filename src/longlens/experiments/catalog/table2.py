@@ -38,7 +38,7 @@ from longlens.experiments.catalog.base import Experiment, cross, published_numbe
 from longlens.experiments.catalog.recipes import MEGA_NOTES, S4_NOTES, mega, s4
 from longlens.experiments.catalog.table9 import NOTES, attention
 from longlens.experiments.catalog.tasks import DATA_NOTES, LRA
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 
 def _plain(mixer: str, **changes: Any) -> Callable[[str], Cell]:

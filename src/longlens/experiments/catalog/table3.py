@@ -19,7 +19,7 @@ from collections.abc import Callable
 from longlens.experiments.catalog.base import Experiment, cross, merged, published_numbers
 from longlens.experiments.catalog.recipes import s4
 from longlens.experiments.catalog.table9 import NOTES, attention
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 COLUMNS = ("sMNIST", "pMNIST")
 

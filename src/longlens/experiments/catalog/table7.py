@@ -13,7 +13,7 @@ Cost: 6 runs a seed of 20,000 steps; 12 minutes a seed with --budget 2m.
 from __future__ import annotations
 
 from longlens.experiments.catalog.base import Experiment, Run, merged, published_numbers
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 COLUMNS = ("Select", "CumMax", "CumSum")
 MODELS: dict[str, Cell] = {

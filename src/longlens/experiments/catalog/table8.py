@@ -14,7 +14,7 @@ epochs; its numbers are not printed. `longlens run figure2` is the same experime
 from __future__ import annotations
 
 from longlens.experiments.catalog.base import Experiment, Run, merged, published_numbers
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 COLUMNS = ("Text8", "Enwik8")
 VANILLA: Cell = {"mixer": "softmax"}

@@ -24,7 +24,7 @@ from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, Published, cross, merged, read_rows
 from longlens.experiments.catalog.tasks import DATA_NOTES, TASKS, recipe_of
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 HYPER_PARAMETERS = read_rows(__doc__)
 LAS = {"ListOps": 53.05, "Text": 79.28, "Retrieval": 85.56, "Image": 70.44, "Pathfinder": 81.62}

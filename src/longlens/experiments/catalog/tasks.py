@@ -7,7 +7,7 @@ with published ones by accident.
 
 from __future__ import annotations
 
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 TASKS: dict[str, Cell] = {
     "ListOps": {"task": "listops"},

@@ -30,7 +30,7 @@ from longlens.experiments.catalog.recipes import (
     locality,
 )
 from longlens.experiments.catalog.tasks import DATA_NOTES, recipe_of
-from longlens.experiments.cells import Cell
+from longlens.runs.cell import Cell
 
 COLUMNS = (*LOCALITY, "Retrieval (PeerRead)", "Pathfinder (own)")
 GMLP_LISTOPS: Cell = dict(depth=8, dim=128, batch_size=50, weight_decay=0.05, epochs=60.0)

@@ -53,6 +53,7 @@ class AuditOptions:
         runs: folder of records.
         root: the data cache.
         progress: say what is being done.
+        workers: models that are trained at a time, by processes of their own.
 
     >>> AuditOptions("listops", quick=True).length_of_training
     {'steps': 600}
@@ -73,6 +74,7 @@ class AuditOptions:
     runs: str = "runs"
     root: str | None = None
     progress: bool = True
+    workers: int = 1
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds < 1:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from longlens import tasks
-from longlens.assemble import train_run
 from longlens.assemble.finished import finished_record
 from longlens.assemble.run import run_folder
 from longlens.config import ModelConfig
@@ -20,6 +20,7 @@ from longlens.lens.audit.model import shuffled_accuracy
 from longlens.lens.audit.options import AuditOptions
 from longlens.models.build import build_mixer
 from longlens.models.pretrained import WEIGHTS
+from longlens.runs import sweep
 from longlens.tasks import Task
 from longlens.tasks.farfield import certificate
 from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD
@@ -82,22 +83,25 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
     _say(options, "diagnostics" if options.diagnostics else "linear probes")
     report["diagnostics"] = diagnose(task, options.quick, length, not options.diagnostics)
     save(report)
-    records: dict[tuple[str, int | None, int], Report] = {}
-    for seed in range(options.number_of_seeds):
-        models = [(mixer, None) for mixer in options.mixers]
-        for mixer, field in [*models, *(("conv", field) for field in fields)]:
-            point, record = _train(options, task, mixer, field, seed)
-            if record is not None:
-                records[mixer, field, seed] = record
-                report["provenance"] = _provenance(records.values())
-            if point["receptive_field"] is None:
-                report["global"].append({"mixer": mixer, **point})
-            else:
-                report["points"].append(point)
-            report |= judge(report)
-            report["groups"] = _groups(records)
-            report["ended"] = now()
-            save(report)
+    models = [
+        Model(mixer, field, seed, options.train_options(task.spec, mixer, field, seed))
+        for seed in range(options.number_of_seeds)
+        for mixer, field in [
+            *((mixer, None) for mixer in options.mixers),
+            *(("conv", field) for field in fields),
+        ]
+    ]
+    records: dict[int, Report] = {}
+
+    def each(place: int, record: Report) -> None:
+        records[place] = record
+        _say(options, f"{models[place].name}: {_result(record)}")
+        # in the order of the models, whichever process finished first
+        done = [(models[number], records[number]) for number in sorted(records)]
+        _add_models(report, done)
+        save(report)
+
+    sweep([model.run for model in models], workers=options.workers, each=each)
     if options.diagnostics and report["best"] is not None and not task.spec.pair:
         report["shuffled_model"] = _shuffle_best(options, task, report["best"])
         save(report)
@@ -120,35 +124,66 @@ def check_labels(task: Task) -> None:
         )
 
 
-def _train(
-    options: AuditOptions, task: Task, mixer: str, field: int | None, seed: int
-) -> tuple[Report, Report | None]:
-    """Train one model, or take its record; a failure becomes a point without accuracy."""
-    run = options.train_options(task.spec, mixer, field, seed)
-    name = f"{mixer}, seed {seed}" if field is None else f"field {field}, seed {seed}"
-    point: Report = {
-        "model": mixer if field is None else f"conv {field}",
-        "receptive_field": field or bounded_field(run),
-        "seed": seed,
-        "run": run_folder(run).name,
-    }
-    try:
-        record = train_run(run, task)
-    except TrainingError as error:
-        _say(options, f"{name}: failed: {error}")
-        nothing = dict.fromkeys(("validation", "test", "seconds", "steps", "parameters"))
-        return point | nothing | {"status": "failed", "error": str(error)}, None
-    metrics = {split: values["accuracy"] for split, values in record["metrics"].items()}
-    _say(options, f"{name}: test {metrics['test']:.4f}, {record['steps']:,} steps")
-    point |= {
-        **metrics,
-        "seconds": record["speed"]["seconds"],
-        "steps": record["steps"],
-        "parameters": record["parameters"],
-        "status": record["status"],
-        "error": None,
-    }
-    return point, record
+@dataclass(frozen=True)
+class Model:
+    """One model of an audit: a convolution of a receptive field, or a mixer of any reach."""
+
+    mixer: str
+    field: int | None
+    seed: int
+    run: TrainOptions
+
+    @property
+    def title(self) -> str:
+        """The model without its seed."""
+        return self.mixer if self.field is None else f"conv {self.field}"
+
+    @property
+    def name(self) -> str:
+        """The model for people."""
+        what = self.mixer if self.field is None else f"field {self.field}"
+        return f"{what}, seed {self.seed}"
+
+    def point(self, record: Report) -> Report:
+        """What the audit keeps of the model's record; of one that failed, the reason."""
+        point = {
+            "model": self.title,
+            "receptive_field": self.field or bounded_field(self.run),
+            "seed": self.seed,
+            "run": run_folder(self.run).name,
+        }
+        if record["status"] == "failed":
+            nothing = dict.fromkeys(("validation", "test", "seconds", "steps", "parameters"))
+            return point | nothing | {"status": "failed", "error": record["error"]}
+        return point | {
+            **{split: values["accuracy"] for split, values in record["metrics"].items()},
+            "seconds": record["speed"]["seconds"],
+            "steps": record["steps"],
+            "parameters": record["parameters"],
+            "status": record["status"],
+            "error": None,
+        }
+
+
+def _result(record: Report) -> str:
+    if record["status"] == "failed":
+        return f"failed: {record['error']}"
+    return f"test {record['metrics']['test']['accuracy']:.4f}, {record['steps']:,} steps"
+
+
+def _add_models(report: Report, done: Sequence[tuple[Model, Report]]) -> None:
+    """Put what is known of the models so far into the report, and judge anew."""
+    points = [(model, model.point(record)) for model, record in done]
+    report["points"] = [p for _, p in points if p["receptive_field"] is not None]
+    report["global"] = [
+        {"mixer": model.mixer, **p} for model, p in points if p["receptive_field"] is None
+    ]
+    finished = [(model, record) for model, record in done if record["status"] == "finished"]
+    if finished:
+        report["provenance"] = _provenance(record for _, record in finished)
+    report |= judge(report)
+    report["groups"] = _groups(finished)
+    report["ended"] = now()
 
 
 def bounded_field(run: TrainOptions) -> int | None:
@@ -210,17 +245,16 @@ def certificate_of(task: str, options: Mapping[str, Any]) -> Report | None:
     return certificate(task, few, **options).to_json()
 
 
-def _groups(records: dict[tuple[str, int | None, int], Report]) -> Report:
+def _groups(finished: Sequence[tuple[Model, Report]]) -> Report:
     """Test accuracy by the task's extras (ListOps: operator, depth), averaged over seeds."""
     sums: dict[str, dict[str, dict[str, list[tuple[float, int]]]]] = {}
-    for (mixer, field, _), record in records.items():
-        model = mixer if field is None else f"conv {field}"
+    for model, record in finished:
         for key, table in record["metrics"]["test"].items():
             if not key.startswith("accuracy_by_"):
                 continue
             name = key.removeprefix("accuracy_by_")
             for value, cell in table.items():
-                row = sums.setdefault(name, {}).setdefault(model, {})
+                row = sums.setdefault(name, {}).setdefault(model.title, {})
                 row.setdefault(value, []).append((cell["accuracy"], cell["count"]))
     return {
         name: {

@@ -8,14 +8,14 @@ points: ``lr=1e-4:1e-2:log:5``.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from longlens.experiments.cells import Cell, with_options
-from longlens.experiments.storage import need_optuna
+from longlens.runs.cell import Cell, cell_key, with_options
 
 SAMPLERS = ("random", "tpe")
+Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -101,32 +101,6 @@ def _range(name: str, text: str, parts: list[str]) -> Range:
     return Range(low, high, step=numbers[0] if numbers else None)
 
 
-@dataclass(frozen=True)
-class Search:
-    """What a search varies, on top of which options."""
-
-    base: Cell
-    space: Mapping[str, Range | Choices]
-    sampler: str = "tpe"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.sampler not in SAMPLERS:
-            raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {self.sampler!r}")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        space = {n: asdict(v) if isinstance(v, Range) else list(v) for n, v in self.space.items()}
-        values = {"base": self.base, "space": space, "sampler": self.sampler, "seed": self.seed}
-        return json.loads(json.dumps(values))  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Search:
-        """Rebuild a search from :meth:`to_json`'s values."""
-        space = {n: Range(**v) if isinstance(v, dict) else v for n, v in values["space"].items()}
-        return cls(values["base"], space, values["sampler"], values["seed"])
-
-
 def grid_choices(space: Mapping[str, Range | Choices]) -> dict[str, Choices]:
     """All values of every option, for a grid.
 
@@ -136,23 +110,62 @@ def grid_choices(space: Mapping[str, Range | Choices]) -> dict[str, Choices]:
     return {n: v.values() if isinstance(v, Range) else list(v) for n, v in space.items()}
 
 
-def choose(search: Search, study: Any, trial_id: int, number: int) -> Cell:
-    """Choose the options of a claimed trial of ``study``.
+def tune(
+    base: Cell,
+    space: Mapping[str, Range | Choices],
+    trials: int,
+    *,
+    sampler: str = "tpe",
+    seed: int = 0,
+    run: Callable[[Sequence[Cell]], Sequence[Values]],
+    at_once: int = 1,
+) -> list[tuple[Cell, Values]]:
+    """Search over options: ask Optuna for some, run them, tell it what came out, ask again.
 
-    The sampler is made anew for each trial, seeded by the search's seed and the trial's number:
-    workers never draw the same numbers, and which worker takes a trial does not matter.
+    Nothing is stored but the records of the runs. What is asked follows from the seed and from what
+    was told, so the same call again asks for the same runs, finds them finished, and goes on.
+
+    Args:
+        base: options that all trials share.
+        space: what varies.
+        trials: how many runs.
+        sampler: "random" or "tpe".
+        seed: of the sampler.
+        run: runs cells and returns their records, as :func:`longlens.runs.sweep` does.
+        at_once: trials that are asked for before the first of them is told.
+
+    Returns:
+        the cells with their records, in the order in which they were asked for.
     """
+    if sampler not in SAMPLERS:
+        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}")
     optuna = need_optuna()
-    seed = (search.seed * 1_000_003 + number) % 2**32
-    if search.sampler == "random":
-        study.sampler = optuna.samplers.RandomSampler(seed=seed)
-    else:  # constant_liar: trials that still run count, so that workers try different places
-        study.sampler = optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-    trial = optuna.trial.Trial(study, trial_id)
+    kinds = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
+    study = optuna.create_study(direction="maximize", sampler=kinds[sampler](seed=seed))
+    found: list[tuple[Cell, Values]] = []
+    known: dict[str, Values] = {}  # a sampler may ask for the same run twice
+    while len(found) < trials:
+        asked = [study.ask() for _ in range(min(at_once, trials - len(found)))]
+        cells = [with_options(base, _suggest(trial, space)) for trial in asked]
+        new = {cell_key(cell): cell for cell in cells if cell_key(cell) not in known}
+        known |= dict(zip(new, run(list(new.values())), strict=True))
+        for trial, cell in zip(asked, cells, strict=True):
+            record = known[cell_key(cell)]
+            value = selection_value(record)
+            if value is None:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            else:
+                study.tell(trial, value)
+            found.append((cell, record))
+    return found
+
+
+def _suggest(trial: Any, space: Mapping[str, Range | Choices]) -> dict[str, Any]:
+    """The options that Optuna chooses for a trial."""
     options: dict[str, Any] = {}
-    for name, among in search.space.items():
+    for name, among in space.items():
         if not isinstance(among, Range):
-            # Optuna keeps choices in its storage, which takes plain values only.
+            # Optuna compares choices by their values and takes plain ones only.
             words = [json.dumps(value) for value in among]
             options[name] = json.loads(trial.suggest_categorical(name, words))
         elif among.whole:
@@ -164,4 +177,35 @@ def choose(search: Search, study: Any, trial_id: int, number: int) -> Cell:
             options[name] = trial.suggest_float(
                 name, among.low, among.high, log=among.log, step=among.step
             )
-    return with_options(search.base, options)
+    return options
+
+
+def validation(record: Mapping[str, Any]) -> float | None:
+    """A record's validation metric; None if it failed or the metric is not finite."""
+    if record["status"] != "finished":
+        return None
+    value = record["metrics"]["validation"][record["metric"]["name"]]
+    return None if value is None else float(value)
+
+
+def selection_value(record: Mapping[str, Any]) -> float | None:
+    """A record's validation metric, turned so that higher is better.
+
+    >>> selection_value({"metric": {"name": "loss", "higher_is_better": False},
+    ...                  "metrics": {"validation": {"loss": 0.5}}, "status": "finished"})
+    -0.5
+    """
+    value = validation(record)
+    if value is None:
+        return None
+    return value if record["metric"]["higher_is_better"] else -value
+
+
+def need_optuna() -> Any:
+    """Optuna, or a message that says how to get it."""
+    try:
+        import optuna
+    except ModuleNotFoundError:
+        raise ValueError("a search needs Optuna: pip install 'longlens[search]'") from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
