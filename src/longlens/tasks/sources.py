@@ -1,8 +1,8 @@
 """Reading what the user has: a folder, a file, or an archive that is never unpacked to the disk.
 
 Archives are read as streams. No member is ever written anywhere. An archive is refused as a whole
-where it holds a path outside itself, a link or a name twice, where it ends early or goes on after
-its end, and where it expands to far more than official ones do.
+where it holds a path outside itself, a link or, twice, a file that is wanted, where it ends early
+or goes on after its end, and where it expands to far more than official ones do.
 """
 
 from __future__ import annotations
@@ -76,12 +76,16 @@ def damage_named(path: Path) -> Iterator[None]:
         raise
 
 
-def _check_member(archive: Path, name: str, before: set[str]) -> None:
-    """Refuse a member that lies outside the archive, or that has the name of one ``before`` it."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    if str(path) in before and not name.endswith("/"):
+def _check_once(archive: Path, name: str, before: set[str]) -> None:
+    """Refuse a member that has the name of one ``before`` it."""
+    path = str(PurePosixPath(name))
+    if path in before:
         raise DataError(f"{archive} is refused: it holds {name!r} twice")
-    before.add(str(path))
+    before.add(path)
+
+
+def _check_member(archive: Path, name: str) -> None:
+    path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or (path.parts and ":" in path.parts[0]):
         raise DataError(f"{archive} is refused: its member {name!r} points outside the archive")
 
@@ -200,7 +204,7 @@ class Source:
         with zipfile.ZipFile(path) as archive:
             names: set[str] = set()
             for info in archive.infolist():
-                _check_member(path, info.filename, names)
+                _check_member(path, info.filename)
                 if stat.S_ISLNK(info.external_attr >> 16):
                     raise DataError(f"{path} is refused: its member {info.filename!r} is a link")
             for info in archive.infolist():
@@ -208,6 +212,7 @@ class Source:
                 # and a file whose name is damaged in one of them would just be missed.
                 with archive.open(info) as raw:
                     if not info.is_dir() and wanted(plain_name(info.filename)):
+                        _check_once(path, info.filename, names)
                         _, file = _buffered(_decompressed(info.filename, raw), path)
                         yield plain_name(info.filename), file
                         _read_to_end(file)
@@ -221,7 +226,7 @@ class Source:
             end = 0
             with tarfile.open(fileobj=raw, mode="r|") as archive:
                 for member in archive:
-                    _check_member(path, member.name, names)
+                    _check_member(path, member.name)
                     end = member.offset_data + -(-member.size // 512) * 512
                     if member.isdir():
                         continue
@@ -230,6 +235,7 @@ class Source:
                             f"{path} is refused: its member {member.name!r} is a link or a device"
                         )
                     if wanted(plain_name(member.name)):
+                        _check_once(path, member.name, names)
                         content = cast(IO[bytes], archive.extractfile(member))
                         _, file = _buffered(_decompressed(member.name, content), path)
                         yield plain_name(member.name), file
