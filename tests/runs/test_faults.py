@@ -1,0 +1,128 @@
+"""Sweeps whose workers, driver and nodes are killed: every cell once, as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from longlens.files import sha256_file
+from longlens.models.pretrained import WEIGHTS
+from longlens.runs import sweep
+from longlens.runs.engines import Ray, Slurm
+from longlens.training.records import comparable
+from tests.runs.test_sweep import cells_in
+
+pytestmark = pytest.mark.faults
+
+
+def digests(records, runs):
+    """What must be the same of two sweeps: results and weights, run by run."""
+    return {
+        record["seed"]: (comparable(record)["metrics"], sha256_file(runs / record["name"] / WEIGHTS))
+        for record in records
+    }
+
+
+def descendants(pid):
+    out = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True).stdout
+    return [int(word) for word in out.split()]
+
+
+def test_two_hundred_cells_four_processes_and_kills(tmp_path):
+    count, chance = 200, random.Random(0)
+    cells = cells_in(tmp_path, count, steps=4, log_every=2, checkpoint_seconds=0.0)
+    quiet = sweep([{**cell, "runs": str(tmp_path / "quiet")} for cell in cells])
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps([{k: v for k, v in c.items() if k != "runs"} for c in cells]))
+    words = [sys.executable, "-m", "longlens.cli.main", "run", str(table), "--workers", "4",
+             "--runs", str(tmp_path / "runs")]  # fmt: skip
+    killed = {"worker": 0, "driver": 0}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    code = None
+    while code != 0:
+        driver = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+        end = time.monotonic() + chance.uniform(15, 40)
+        while (code := driver.poll()) is None:
+            time.sleep(chance.uniform(1, 4))
+            children = descendants(driver.pid)
+            if killed["worker"] < 25 and children:
+                try:
+                    os.kill(chance.choice(children), signal.SIGKILL)
+                    killed["worker"] += 1
+                except ProcessLookupError:
+                    pass
+            if killed["driver"] < 4 and time.monotonic() > end:
+                driver.kill()
+                killed["driver"] += 1
+                break
+        driver.wait()
+    records = sweep(cells)  # all are there: nothing is trained
+    assert len(list((tmp_path / "runs").glob("*/record.json"))) == count
+    assert digests(records, tmp_path / "runs") == digests(quiet, tmp_path / "quiet")
+    print(f"{count} cells, {killed['worker']} workers and {killed['driver']} drivers killed")
+    assert killed["worker"] >= 5 and killed["driver"] >= 2
+
+
+def test_a_driver_that_is_told_to_stop_tells_its_workers(tmp_path):
+    cells = cells_in(tmp_path, 2, steps=100_000, log_every=5)
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps([{k: v for k, v in c.items() if k != "runs"} for c in cells]))
+    words = [sys.executable, "-m", "longlens.cli.main", "run", str(table), "--workers", "2",
+             "--runs", str(tmp_path / "runs")]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    driver = subprocess.Popen(words, env=environment)
+    until = time.monotonic() + 180
+    while len([p for p in tmp_path.glob("runs/*/curves.jsonl") if p.stat().st_size]) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    children = descendants(driver.pid)
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait(timeout=120) == 130
+    assert all(not os.path.exists(f"/proc/{child}") for child in children)
+    states = [json.loads(p.read_text())["status"] for p in tmp_path.glob("runs/*/record.json")]
+    assert states == ["stopped", "stopped"]
+    assert len(list(tmp_path.glob("runs/*/checkpoints/*"))) >= 2
+
+
+@pytest.mark.filterwarnings("ignore")  # of Ray's own
+def test_a_ray_cluster_that_loses_a_node(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
+    cells = cells_in(tmp_path, 24, steps=40, log_every=2, checkpoint_seconds=0.0)
+    quiet = sweep([{**cell, "runs": str(tmp_path / "quiet")} for cell in cells])
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    other = cluster.add_node(num_cpus=1)
+    seen = []
+
+    def each(place, record):
+        seen.append(record["status"])
+        if len(seen) == 4:
+            cluster.remove_node(other, allow_graceful=False)
+
+    try:
+        records = sweep(cells, Ray(cluster.address), each=each, pause=0.2)
+    finally:
+        import ray
+
+        ray.shutdown()
+        cluster.shutdown()
+    assert seen == ["finished"] * 24
+    assert digests(records, tmp_path / "runs") == digests(quiet, tmp_path / "quiet")
+
+
+@pytest.mark.filterwarnings("ignore")  # submitit leaves files for the collector to close
+def test_jobs_of_submitit(tmp_path):
+    """On submitit's local executor, which takes the same way as SLURM up to the submission."""
+    pytest.importorskip("submitit")
+    engine = Slurm(cluster="local", folder=str(tmp_path / "logs"), gpus=0, cpus=1, hours=1)
+    cells = cells_in(tmp_path, 3)
+    records = sweep(cells, engine)
+    assert [record["status"] for record in records] == ["finished"] * 3
+    assert records == sweep(cells)

@@ -1,0 +1,123 @@
+"""Cells to records: what is done, what others do, what fails, and who does it."""
+
+import threading
+import time
+
+import pytest
+
+from longlens.assemble.run import LOCK, run_folder
+from longlens.files import locked
+from longlens.runs import sweep
+from longlens.runs.engines import Processes, find_engine
+from longlens.runs.search import parse, tune
+from longlens.training.options import TrainOptions
+from longlens.training.records import comparable, read_record
+
+SIZES = {"length": 16, "train": 32, "validation": 8, "test": 8}
+
+
+def cells_in(folder, count=2, **changes):
+    return [
+        dict(task="cumsum", task_options=SIZES, dim=8, depth=1, batch_size=8, steps=2,
+             device="cpu", seed=seed, runs=str(folder / "runs"), root=str(folder / "data"))
+        | changes
+        for seed in range(count)
+    ]  # fmt: skip
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    first = sweep(cells_in(tmp_path))
+    assert [record["seed"] for record in first] == [0, 1]
+    assert all(record["status"] == "finished" for record in first)
+    seen = []
+    again = sweep(cells_in(tmp_path, 3), each=lambda place, record: seen.append(place))
+    assert again[:2] == first and again[2]["seed"] == 2 and seen == [0, 1, 2]
+
+
+def test_options_and_mappings_are_the_same_cells(tmp_path):
+    (cell,) = cells_in(tmp_path, 1)
+    options = TrainOptions.from_values({**cell, "lr": "1e-3", "progress": False})
+    assert sweep([options]) == sweep([cell])
+
+
+def test_a_cell_that_fails_leaves_the_others_alone_and_is_tried_again(tmp_path):
+    cells = cells_in(tmp_path, 2)
+    cells[0] |= {"task": "wiki-of-mine", "task_options": {}}  # not prepared
+    failed, done = sweep(cells)
+    assert (failed["status"], done["status"]) == ("failed", "finished")
+    assert "wiki-of-mine" in failed["error"]
+    folder = run_folder(TrainOptions.from_values(cells[0]))
+    assert read_record(folder)["error"] == failed["error"]
+    assert sweep(cells)[0]["status"] == "failed"  # still not there, and no traceback
+
+
+def test_wrong_cells_are_found_before_anything_runs(tmp_path):
+    cells = cells_in(tmp_path, 2)
+    with pytest.raises(ValueError, match="dim must be a whole number, got 'wide'"):
+        sweep([cells[0], {**cells[1], "dim": "wide"}])
+    with pytest.raises(ValueError, match="'widht' is no option"):
+        sweep([cells[0], {**cells[1], "widht": 3}])
+    with pytest.raises(ValueError, match="cells 0 and 1 would both be"):
+        sweep([cells[0], cells[0]])
+    with pytest.raises(ValueError, match="got 'moon'"):
+        sweep(cells, "moon")
+    with pytest.raises(ValueError, match="workers must be 1 or more, got 0"):
+        find_engine("here", 0)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_cell_that_somebody_else_works_on_is_waited_for(tmp_path):
+    cells = cells_in(tmp_path, 2)
+    folder = run_folder(TrainOptions.from_values(cells[0]))
+    done = []
+    with locked(folder / LOCK, "the test"):
+        waiting = threading.Thread(
+            target=lambda: sweep(cells, pause=0.05, each=lambda place, _: done.append(place))
+        )
+        waiting.start()
+        until = time.monotonic() + 60
+        while done != [1]:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    waiting.join(60)
+    assert done == [1, 0]
+
+
+def test_processes_find_what_one_process_finds(tmp_path):
+    cells = cells_in(tmp_path, 3, steps=3)
+    here = sweep(cells)
+    elsewhere = sweep([{**cell, "runs": str(tmp_path / "many")} for cell in cells], workers=2)
+    for one, other in zip(here, elsewhere, strict=True):
+        one, other = comparable(one), comparable(other)
+        assert {**one, "options": None} == {**other, "options": None}
+        assert one["metrics"] == other["metrics"]
+
+
+def test_a_process_that_dies_every_time_fails_its_cell(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "torch.py").write_text("import os; os._exit(9)")  # whatever imports torch, dies
+    (record,) = sweep(cells_in(tmp_path, 1, name="mine"), Processes(1))
+    assert record == {
+        "name": "mine", "status": "failed", "error": "its process died, 3 times"
+    }  # fmt: skip
+
+
+def test_a_search_asks_for_the_same_again():
+    asked = []
+
+    def run(cells):
+        asked.append([cell["lr"] for cell in cells])
+        return [
+            {"status": "failed"} if cell["lr"] > 0.05 else
+            {"status": "finished", "metric": {"name": "r2", "higher_is_better": True},
+             "metrics": {"validation": {"r2": -cell["lr"]}}}
+            for cell in cells
+        ]  # fmt: skip
+
+    space = parse(["lr=1e-4:1e-1:log", "dim=8,16"])
+    first = tune({}, space, 7, run=run, at_once=2)
+    assert [len(batch) for batch in asked] == [2, 2, 2, 1]
+    second = tune({}, space, 7, run=run, at_once=2)
+    assert [cell for cell, _ in first] == [cell for cell, _ in second]
+    other = tune({}, space, 7, run=run, at_once=2, seed=1)
+    assert [cell for cell, _ in first] != [cell for cell, _ in other]
