@@ -1,4 +1,4 @@
-"""Sweeps whose workers, driver and nodes are killed: every cell once, as if nothing had happened."""
+"""Sweeps whose workers, driver and nodes are killed: each cell once, as if nothing had happened."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.faults
 def digests(records, runs):
     """What must be the same of two sweeps: results and weights, run by run."""
     return {
-        record["seed"]: (comparable(record)["metrics"], sha256_file(runs / record["name"] / WEIGHTS))
-        for record in records
+        one["seed"]: (comparable(one)["metrics"], sha256_file(runs / one["name"] / WEIGHTS))
+        for one in records
     }
 
 
@@ -83,7 +84,7 @@ def test_a_driver_that_is_told_to_stop_tells_its_workers(tmp_path):
     children = descendants(driver.pid)
     driver.send_signal(signal.SIGTERM)
     assert driver.wait(timeout=120) == 130
-    assert all(not os.path.exists(f"/proc/{child}") for child in children)
+    assert all(not Path(f"/proc/{child}").exists() for child in children)
     states = [json.loads(p.read_text())["status"] for p in tmp_path.glob("runs/*/record.json")]
     assert states == ["stopped", "stopped"]
     assert len(list(tmp_path.glob("runs/*/checkpoints/*"))) >= 2
