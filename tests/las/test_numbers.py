@@ -122,6 +122,60 @@ def test_many_sequences_go_in_shares(monkeypatch):
         assert torch.equal(found, expected)
 
 
+LARGEST = {torch.float64: 1e150, torch.float32: 1e18, torch.bfloat16: 1e18, torch.float16: 6e4}
+ROUTES = {
+    "folded": dict(),
+    "merged, masked keys": dict(key_mask=torch.arange(64).expand(1, 64) > 2),
+    "merged, two-sided": dict(is_causal=False),
+    "merged, masked smoothing": dict(smoothing="masked", window=5),
+    "merged, an offset": dict(query_offset=1),
+    "rows": dict(query_offset=torch.tensor([0])),
+}
+
+
+@pytest.mark.parametrize("share", [0.5, 0.999, 1.001])
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("dtype", LARGEST)
+def test_extreme_queries_and_keys_at_the_end_of_the_range(dtype, route, share):
+    """Ordinary scores of huge queries and tiny keys, or the other way round, match the reference.
+
+    The budget is the error that the reference in float64 makes of inputs rounded once more.
+    """
+    largest, n = LARGEST[dtype], 64
+    alpha = torch.tensor([FOLD_RANGE[dtype] * share / n])
+    small = max(1 / largest, torch.finfo(dtype).smallest_normal)
+    for query_size, key_size in ((largest / 8, small), (small, largest / 8)):
+        q, k, v = (torch.randn(1, 1, n, 16).double() for _ in range(3))
+        q, k, v = (q * query_size).to(dtype), (k * key_size).to(dtype), v.to(dtype)
+        exact = [t.double() for t in (q, k, v)]
+        options = dict(ROUTES[route], alpha=alpha, scale=1.0)
+        true = las_attention(*exact, impl="reference", **options)
+        found = las_attention(q, k, v, **options)
+        eps = torch.finfo(dtype).eps
+        moved = [t * (1 + eps * torch.randn_like(t)) for t in exact]
+        allowed = 4 * error(las_attention(*moved, impl="reference", **options), true)
+        assert error(found, true) <= max(allowed, 16 * eps)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("dtype", LARGEST)
+def test_the_largest_numbers_that_are_promised_give_finite_results(dtype, route):
+    alpha = torch.tensor([FOLD_RANGE[dtype] / 64])
+    signs = (torch.randn(1, 1, 64, 16).double().sign() for _ in range(2))
+    q, k = ((LARGEST[dtype] * sign).to(dtype) for sign in signs)
+    v = torch.randn(1, 1, 64, 16).to(dtype)
+    assert las_attention(q, k, v, alpha=alpha, **ROUTES[route]).isfinite().all()
+
+
+def test_float32_keeps_its_digits_at_the_end_of_the_range():
+    """Scores near the diagonal are not off by the rounding of α times half the length, 36."""
+    q, k, v = (torch.randn(8, 2, 99, 16) for _ in range(3))
+    q, k, alpha = 16 * q, 16 * k, torch.tensor([72.0, 50.0]) / 99
+    true = las_attention(q.double(), k.double(), v.double(), alpha=alpha, impl="reference")
+    plain = las_attention(q, k, v, alpha=alpha, impl="reference")
+    assert error(las_attention(q, k, v, alpha=alpha), true) <= 2 * error(plain, true)
+
+
 def test_the_range_of_the_fold_is_the_same_wherever_it_is_written():
     assert FOLD_RANGE[torch.float32] == FOLD_RANGE[torch.bfloat16]
     limit = f"{FOLD_RANGE[torch.float32]:g}"

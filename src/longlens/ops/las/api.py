@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longlens.ops.las.call import Call, make_call, pieces
+from longlens.ops.las.call import Call, make_call, pieces, widened
 from longlens.ops.las.checks import IMPLEMENTATIONS, check_bound, may_read, read_alpha
 from longlens.ops.las.decay import FOLD_RANGE
 from longlens.ops.las.fused import fused_attention
@@ -128,6 +128,8 @@ def las_attention(
     decision = _decide(call, impl)
     if decision.impl == "reference":
         return reference(call.query, call.key, call.value, **call.reading())
+    if decision.impl == "sdpa":
+        return _attend(widened(call), decision).to(call.query.dtype)
     return _attend(call, decision)
 
 
@@ -194,6 +196,7 @@ def explain(
         route = "mirrored" if decision.mirrored else decision.impl
         return Plan(decision.impl, route, (decision.why,))
     reasons = []
+    call = widened(call)
     heads, kv_heads = call.query.shape[1], call.key.shape[1]
     if call.chunk is not None and isinstance(call.query_offset, int):
         calls = [piece for _, piece in pieces(call) if piece is not None]

@@ -83,6 +83,18 @@ def make_call(
     )
 
 
+def widened(call: Call) -> Call:
+    """float16 on a CPU as float32: a fold loses no digits there, and kernels are faster by far.
+
+    Not without decay and smoothing: that is SDPA, bit for bit.
+    """
+    plain = call.alpha is None and call.window == 1
+    if call.query.dtype != torch.float16 or call.query.device.type != "cpu" or plain:
+        return call
+    query, key, value = call.query.float(), call.key.float(), call.value.float()
+    return replace(call, query=query, key=key, value=value)
+
+
 def pieces(call: Call) -> Iterator[tuple[int, Call | None]]:
     """Cut a chunked call into chunk-free ones: (rows, call), None where the rows see no key.
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 SPACINGS = ("uniform", "literal", "geometric")
 
-# The largest α·n for which exp(±α·n/2) times ordinary activations stays a normal number, both in
-# the tensors that hold it and in the scores above the diagonal, which kernels compute and discard.
+# The largest α·n for which exp(±α·n/2) times ordinary activations stays a normal number in the
+# tensors that hold it. docs/reliability.md says how large queries and keys may be. The scores above
+# the diagonal may overflow: kernels compute and discard them. float16 has numbers down to 6e-8, and
+# the fold makes them smaller by up to exp(α·n).
 FOLD_RANGE = {
     torch.float64: 600.0,
     torch.float32: 72.0,
     torch.bfloat16: 72.0,
-    torch.float16: 6.0,
+    torch.float16: 2.0,
 }
 
 
@@ -72,17 +75,56 @@ def decay_rates(
 
 def decay_factor(alpha: Tensor, distance: Tensor, dtype: torch.dtype) -> Tensor:
     """exp(-α·distance) for each head: (H,) and (n,) -> (H, n, 1), in float32 or float64."""
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    return torch.exp(-alpha.to(wide)[:, None, None] * distance.to(wide)[:, None])
+    factor = _exact_factor(alpha, distance)
+    return factor if dtype == torch.float64 else factor.float()
+
+
+def _exact_factor(alpha: Tensor, distance: Tensor) -> Tensor:
+    """In float64: in float32 rounding α·distance = 36 alone would cost five bits."""
+    return torch.exp(-alpha.double()[:, None, None] * distance.double()[:, None])
+
+
+class _Scaled(torch.autograd.Function):
+    """x times a float64 factor (H, n, 1), whose gradient is summed in float64.
+
+    The gradient of α is a difference of sums that are weighted by positions, so it keeps no more
+    digits than these have.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, factor: Tensor) -> Tensor:
+        return (x * _per_row(factor, x)).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, factor = ctx.saved_tensors
+        row = _per_row(factor, x)
+        d_factor = None
+        if ctx.needs_input_grad[1]:
+            products = grads[0].to(row.dtype) * x
+            d_factor = products.sum((0, -1), keepdim=True, dtype=torch.float64)[0]
+            if x.ndim == 5:
+                d_factor = d_factor.sum(1)
+        return (grads[0] * row).to(x.dtype), d_factor
+
+
+def _per_row(factor: Tensor, x: Tensor) -> Tensor:
+    factor = factor if x.dtype == torch.float64 else factor.float()
+    return factor[:, None] if x.ndim == 5 else factor
 
 
 def fold(x: Tensor, alpha: Tensor, distance: Tensor, exponent: int = 0) -> Tensor:
     """Scale row i by exp(-α·distance_i)·2^exponent: (B, H, n, D) or in groups (B, H, G, n, D).
 
-    The factor is made in float32 (float64 for float64) and the product cast last, so that a low
-    precision x is rounded a single time. A power of two keeps float16 away from overflow.
+    The factor is float32 (float64 for float64) and the product cast last, so that a low precision
+    x is rounded a single time. A power of two keeps float16 away from overflow.
     """
-    factor = decay_factor(alpha, distance, x.dtype) * 2.0**exponent
-    if x.ndim == 5:
-        factor = factor[:, None]
-    return (x * factor).to(x.dtype)
+    factor = _exact_factor(alpha, distance) * 2.0**exponent
+    scaled: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
+    return scaled

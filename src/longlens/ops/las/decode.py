@@ -57,7 +57,7 @@ class LaSCache:
         self.window, self.edge, self.chunk = window, edge, chunk
         B, _, self.length, _ = key.shape
         real = key.new_ones(B, self.length, dtype=torch.bool) if key_mask is None else key_mask
-        if key_mask is not None:
+        if key_mask is not None and self.length:
             key, value, real = _align_right(key, value, real)
         self.tokens = real.sum(-1)  # real tokens so far, (B,): the next token's position
         self._every = key_mask is None  # no stored key is padding
