@@ -29,6 +29,7 @@ demo: $(BIN)/.installed ## train softmax and LaS attention side by side, on a CP
 
 test: lint ## everything CI checks: lint, types, import contract, test suite
 	$(BIN)/python -m pytest -n auto
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m kernels_short
 
 lint: $(BIN)/.installed ## ruff, mypy --strict and the import contract
 	$(BIN)/ruff check
@@ -43,12 +44,7 @@ format: $(BIN)/.installed ## rewrite the code in the project's format
 test-slow: $(BIN)/.installed ## the tests that take minutes
 	$(BIN)/python -m pytest -n auto -m slow
 
-# Triton belongs to a CUDA build of torch; on a CPU its interpreter runs the kernels' logic.
-$(BIN)/.kernels: $(BIN)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(CONSTRAINTS) triton==3.9.0
-	@touch $@
-
-test-kernels: $(BIN)/.kernels ## the logic of the Triton kernels, in Triton's interpreter
+test-kernels: $(BIN)/.installed ## the logic of the Triton kernels, in Triton's interpreter
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m kernels
 
 test-faults: $(BIN)/.installed ## the tests that kill processes on purpose

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 from longlens import LaSAttention, SoftmaxAttention, decay_rates, las_attention
@@ -27,6 +28,9 @@ pytestmark = [
     # numpy, behind the interpreter, on values that the kernels discard afterwards
     pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning"),
 ]
+
+# The set that `make test` runs: every kernel once, forward and backward, in under a minute.
+short = pytest.mark.kernels_short
 
 SLOW = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 READINGS = [
@@ -53,6 +57,16 @@ def test_any_call_within_the_budget(case):
         assert over_budget(case, "triton", torch.float32) == [], case
 
 
+@short
+@pytest.mark.parametrize(
+    "reading", [READINGS[i] for i in (0, 4, 5)], ids=("causal", "masked", "both")
+)
+def test_every_kernel_of_a_call(reading):
+    for dtype, rate in ((torch.float32, 0.3), (torch.float16, 0.02)):
+        case = Case(1, 1, 2, 50, 70, 8, 6, rate, True, 1, reading)
+        assert over_budget(case, "triton", dtype) == [], case
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("rate", [None, 0.02, 3.0])
 @pytest.mark.parametrize("reading", READINGS, ids=lambda r: f"{r['smoothing']}-{r['window']}")
@@ -68,6 +82,7 @@ def test_head_widths(width):
     assert over_budget(case, "triton", torch.float32) == []
 
 
+@short
 def test_strided_inputs_need_no_copy_and_results_repeat():
     x = torch.randn(2, 70, 3, 4, 16)
     q, k, v = x.permute(2, 0, 3, 1, 4)  # (B, L, 3, H, D), the usual projection
@@ -102,6 +117,15 @@ def plain_inputs(q, k, v, alpha, angles, pooling, copies):
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("edge", ["zero", "renormalize"])
 def test_the_prologue_is_rotation_folding_and_pooling(dtype, packed, rotary, edge):
+    check_prologue(dtype, packed, rotary, edge)
+
+
+@short
+def test_the_prologue_once():
+    check_prologue(torch.float32, True, True, "renormalize")
+
+
+def check_prologue(dtype, packed, rotary, edge):
     heads = (4, 2)
     all_heads = torch.randn(2, 150, 8, 16, dtype=dtype).transpose(1, 2)
     mask = torch.rand(2, 150) > 0.3
@@ -141,7 +165,7 @@ def test_packed_is_the_same_call_on_parts(reading):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("edge", ["zero", "renormalize"])
+@pytest.mark.parametrize("edge", ["zero", pytest.param("renormalize", marks=short)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_packed_sequences_of_different_lengths(causal, edge):
     lengths = [1, 40, 7, 75]
@@ -217,6 +241,16 @@ def test_export():
     torch.testing.assert_close(program.module()(x), layer(x))
 
 
+@short
+def test_derivatives_that_kernels_lack_are_refused():
+    q = torch.randn(1, 1, 8, 8)
+    with forward_ad.dual_level(), pytest.raises(ValueError, match="forward-mode"):
+        las_attention(forward_ad.make_dual(q, q), q, q, impl="triton")
+    with pytest.raises(ValueError, match="inside the transforms"):
+        torch.func.vmap(lambda q: las_attention(q, q, q, impl="triton"))(q[None])
+
+
+@short
 def test_second_derivatives_are_refused():
     q = torch.randn(1, 1, 8, 8, requires_grad=True)
     out = las_attention(q, q, q, impl="triton")
@@ -236,6 +270,7 @@ def test_layers_and_plans():
     assert explain(q, q, q, impl="triton").impl == "triton"
 
 
+@short
 def test_what_the_kernels_refuse():
     q = torch.randn(1, 1, 8, 300)
     with pytest.raises(ValueError, match="head dimensions of 1 to 256, not 300"):
@@ -261,7 +296,7 @@ def test_fold_agrees_with_the_layout_of_factors():
     torch.testing.assert_close(found, fold(q, alpha, torch.arange(9) - 4.0))
 
 
-@pytest.mark.parametrize("n", [1, 2, 33, 97, 160])
+@pytest.mark.parametrize("n", [1, 2, pytest.param(33, marks=short), 97, 160])
 def test_two_triangles_in_one_call(n):
     x = torch.randn(2, n, 3, 3, 24)
     q, k, v = (t.detach().requires_grad_() for t in x.permute(2, 0, 3, 1, 4))
@@ -287,7 +322,7 @@ def test_two_triangles_pass_opcheck():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("kv_heads, chunk", [(1, None), (2, None), (6, 50)])
-@pytest.mark.parametrize("n", [1, 70, 600])
+@pytest.mark.parametrize("n", [1, pytest.param(70, marks=short), 600])
 def test_decoding_by_kernels(n, kv_heads, chunk, dtype):
     k, v = (torch.randn(2, kv_heads, n, 24, dtype=dtype) for _ in range(2))
     mask = torch.arange(n) < torch.tensor([n, max(1, n // 3)])[:, None] if n != 70 else None

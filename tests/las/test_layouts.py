@@ -172,6 +172,7 @@ def check_side_inputs_of_kernels(device):
 
 
 @pytest.mark.kernels
+@pytest.mark.kernels_short
 @pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
 def test_side_inputs_of_kernels():
     check_side_inputs_of_kernels("cpu")

@@ -17,7 +17,10 @@ LARGE = [(60_000, 256), (60_000, 300)]  # many tiles a program, many programs
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
 devices = pytest.mark.parametrize(
     "device",
-    [pytest.param("cpu", marks=pytest.mark.kernels), pytest.param("cuda", marks=on_gpu)],
+    [
+        pytest.param("cpu", marks=[pytest.mark.kernels, pytest.mark.kernels_short]),
+        pytest.param("cuda", marks=on_gpu),
+    ],
 )
 
 
