@@ -1,11 +1,15 @@
 """Derivatives of every kind and torch.func, on every route: as the reference, or one clear line."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from longlens import decay_rates, explain, las_attention
+from longlens.ops.las import las_attention_sharded
 
 SLOW, FAST = decay_rates(4, 0.05).double(), decay_rates(4, 90.0).double()
 # Every route, with the options that lead to it.
@@ -25,22 +29,25 @@ ROUTES = {
 routes = pytest.mark.parametrize("route", ROUTES)
 
 
-def call(route):
-    """A function of query, key, value and the rates (None: without decay); and these tensors."""
-    options = dict(ROUTES[route])
+def call(route, device="cpu"):
+    """The fast and the reference's function of query, key, value and rates; and these tensors."""
+    options = {
+        name: option.to(device) if isinstance(option, torch.Tensor) else option
+        for name, option in ROUTES[route].items()
+    }
     alpha, masked = options.pop("alpha", None), options.pop("masked", False)
     if masked:
-        options["key_mask"] = torch.rand(1, 9) > 0.3
+        options["key_mask"] = torch.rand(1, 9, device=device) > 0.3
     queries = 1 if route == "row" else 9
-    q = torch.randn(1, 4, queries, 4, dtype=torch.float64)
-    k, v = (torch.randn(1, 2, 9, 4, dtype=torch.float64) for _ in range(2))
+    q = torch.randn(1, 4, queries, 4, dtype=torch.float64, device=device)
+    k, v = (torch.randn(1, 2, 9, 4, dtype=torch.float64, device=device) for _ in range(2))
 
     def run(impl, q, k, v, alpha=None):
         return las_attention(q, k, v, alpha=alpha, enable_gqa=True, impl=impl, **options)
 
     inputs = (q, k, v) if alpha is None else (q, k, v, alpha)
     found = explain(q, k, v, alpha=alpha, enable_gqa=True, **options).route
-    assert found == route.split("-")[0] or route == "chunk"
+    assert device != "cpu" or found == route.split("-")[0] or route == "chunk"
     return (lambda *x: run("auto", *x)), (lambda *x: run("reference", *x)), inputs
 
 
@@ -49,7 +56,9 @@ def same(found, expected):
 
 
 def summed(function):
-    return lambda *inputs: (function(*inputs) * torch.linspace(-1, 2, 4)).sum()
+    return lambda *inputs: (
+        function(*inputs) * torch.linspace(-1, 2, 4, device=inputs[0].device)
+    ).sum()
 
 
 def stacked(inputs):
@@ -177,3 +186,46 @@ def test_parts_refuse_forward_mode():
     q = torch.randn(1, 2, 1, 8, 4)
     with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
         merged_attention([(part, [forward_ad.make_dual(q, q), q, q])], 8)
+
+
+def test_split_sequences_refuse_transforms():
+    q = torch.randn(1, 2, 8, 4)
+    with forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
+        las_attention_sharded(forward_ad.make_dual(q, q), q, q, group=None)
+    with pytest.raises(NotImplementedError, match="transforms"):
+        vmap(lambda q: las_attention_sharded(q, q, q, group=None))(q[None])
+
+
+def test_every_row_of_the_table_names_its_test():
+    tests = Path(__file__).parents[1]
+    page = (tests.parent / "docs" / "reliability.md").read_text()
+    table = page.split("### Transforms")[1].split("\n\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
+    there = {
+        name
+        for folder in ("las", "layers")
+        for file in (tests / folder).glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
+    }
+    named = [re.fullmatch(r"`(test_\w+)`", row.split("|")[-2].strip()) for row in rows]
+    assert len(rows) >= 15 and all(found and found[1] in there for found in named)
+
+
+@pytest.mark.gpu
+@routes
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu(route, dtype):
+    """As on a CPU, up to the precision of the dtype."""
+    fast, exact, inputs = call(route, "cuda")
+    low = tuple(t.to(dtype) if t.ndim == 4 else t.float() for t in inputs)
+    wide = tuple(t.double() for t in low)
+    allowed = 1e-4 if dtype == torch.float32 else 0.1
+
+    def near(found, expected):
+        torch.testing.assert_close(found.double(), expected, rtol=allowed, atol=allowed)
+
+    near(jvp(fast, low, low)[1], jvp(exact, wide, wide)[1])
+    near(grad(summed(fast))(*low), grad(summed(exact))(*wide))
+    many = stacked(low)
+    expected = torch.stack([exact(*(t.double() for t in x)) for x in zip(*many, strict=True)])
+    near(vmap(fast)(*many), expected)

@@ -193,6 +193,16 @@ def test_tangents_never_vanish_in_compiled_code():
         whole(forward_ad.make_dual(q, q))
 
 
+def test_torch_func_around_compiled_code_raises():
+    torch.compiler.reset()
+    q = torch.randn(2, 1, 2, 9, 4)
+    compiled = torch.compile(
+        lambda q: las_attention(q, q, q, window=3), fullgraph=True, backend="aot_eager"
+    )
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="functorch"):
+        vmap(compiled)(q)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_torch_func_on_the_layer(name):
     """Gradients of each sample, an ensemble, and a forward-mode derivative."""

@@ -35,6 +35,7 @@ from longlens.ops.las.exchange import (
 from longlens.ops.las.ring import ring_attention
 from longlens.ops.las.sdpa import repeat_heads
 from longlens.ops.las.smoothing import pool_values, reach
+from longlens.ops.las.transforms import functional, needs_formula
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -108,6 +109,11 @@ def las_attention_sharded(
     """
     if exchange not in EXCHANGES:
         raise ValueError(f"exchange must be one of {EXCHANGES}, got {exchange!r}")
+    if functional() or needs_formula(query, key, value, alpha):
+        raise NotImplementedError(
+            "a sequence split across ranks has gradients alone: no forward-mode derivatives, no "
+            "transforms of torch.func"
+        )
     if impl not in IMPLEMENTATIONS or (exchange == "ring" and impl not in ("auto", "sdpa")):
         allowed = ("auto", "sdpa") if exchange == "ring" else IMPLEMENTATIONS
         raise ValueError(f"impl must be one of {allowed} with exchange={exchange!r}, got {impl!r}")
