@@ -24,7 +24,7 @@ $(BIN)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c $(CONSTRAINTS) -e ".[dev]"
 	@touch $@
 
-demo: $(BIN)/.installed ## train softmax and LaS attention side by side, on a CPU, in three minutes
+demo: $(BIN)/.installed ## train four small models side by side, on a CPU, in three minutes
 	$(BIN)/longlens demo
 
 test: lint ## everything CI checks: lint, types, import contract, test suite

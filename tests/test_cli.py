@@ -80,13 +80,13 @@ def test_bench_refuses_what_it_cannot_measure(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_demo_trains_both_and_prints_a_table(capsys, tmp_path):
+def test_demo_trains_all_and_prints_a_table(capsys, tmp_path):
     words = ["--steps", "4", "--length", "16", "--out", str(tmp_path / "demo")]
     assert main(["demo", *words]) == 0
     out = capsys.readouterr().out
     assert "accuracy" in out and "softmax" in out and "LaS" in out and "MiB" in out
-    for mixer in ("softmax", "las"):
-        folder = tmp_path / "demo" / mixer
+    for name in ("softmax", "las", "softmax-rotary", "convolution-of-9"):
+        folder = tmp_path / "demo" / name
         assert f"record: {folder}" in out and (folder / "record.json").exists()
     page = tmp_path / "demo" / "report.html"
     assert f"{page}:" in out and "las" in page.read_text()

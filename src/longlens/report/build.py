@@ -126,11 +126,7 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
                 "cells": [_cell(cell) for cell in cells.values()],
                 "mean": average and {
                     "ours": metric.show(average.ours),
-                    "columns": average.columns,
-                    "names": ", ".join(average.columns or average.published_columns),
-                    "same": metric.show(average.published_same),
                     "published": metric.show(average.published),
-                    "published_columns": average.published_columns,
                     **_key(average.ours, average.published),
                 },
             }
@@ -151,7 +147,7 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
         "not_run": [row["name"] for row in rows if _is_empty(row)],
         "some_ours": any(row["ours"] for row in rows),
         "mixed": len({row["ours"] for row in rows}) > 1,
-        "has_mean": any(row["mean"] for row in rows),
+        "has_mean": any(row["mean"] and row["mean"]["rank"] < 2 for row in rows),
         "pictures": [] if experiment.quick else overview(experiment, PICTURE),
         "validation": list(learning_curves(experiment, "validation", points)),
         "train": list(learning_curves(experiment, "train", points)),

@@ -177,14 +177,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Mean:
-    """A row's mean over the columns that may be averaged, ours beside the published ones."""
+    """A row's mean over all columns of a table; None where one of them is missing.
+
+    Means over different columns would stand beside each other and say nothing.
+    """
 
     metric: Metric
     ours: float | None
-    columns: tuple[str, ...]
-    published_same: float | None  # over the columns of ours, where all of them are published
-    published: float | None  # over all columns that are published
-    published_columns: tuple[str, ...]
+    published: float | None
+
+    def text(self) -> str:
+        """Ours and, in parentheses, the published one."""
+        words = [] if self.ours is None else [self.metric.show(self.ours)]
+        words += [] if self.published is None else [f"({self.metric.show(self.published)})"]
+        return " ".join(words) or MISSING
 
 
 def table(experiment: Experiment) -> dict[str, dict[str, Cell]]:
@@ -213,19 +219,17 @@ def means(experiment: Experiment, cells: Mapping[str, Cell]) -> Mean | None:
     """The mean over one row's columns; None where a mean means nothing (curves, one column)."""
     if experiment.kind != "table" or experiment.metric != "accuracy" or len(cells) < 2:
         return None
-    ours = [cell for cell in cells.values() if cell.comparable]
-    if len(ours) < 2:  # one number is no mean, and would be read as one
-        ours = []
-    same = [cell.published for cell in ours if cell.published is not None]
-    theirs = {name: c.published for name, c in cells.items() if c.published is not None}
+    ours = [cell.mean if cell.comparable else None for cell in cells.values()]
     return Mean(
         metric=Metric(experiment.metric),
-        ours=mean([cell.mean for cell in ours if cell.mean is not None]) if ours else None,
-        columns=tuple(cell.column for cell in ours),
-        published_same=mean(same) if ours and len(same) == len(ours) else None,
-        published=mean(theirs.values()) if theirs else None,
-        published_columns=tuple(theirs),
+        ours=_mean_of_all(ours),
+        published=_mean_of_all([cell.published for cell in cells.values()]),
     )
+
+
+def _mean_of_all(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return mean(present) if len(present) == len(values) else None
 
 
 def filled(experiment: Experiment) -> Iterator[Cell]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from longlens.report.audits import curve_table, summary
 from longlens.report.bench import bench_table
-from longlens.report.cells import MISSING, Cell, Mean, filled, means, table
+from longlens.report.cells import MISSING, Cell, filled, means, table
 from longlens.report.measurements import plain_table
 from longlens.report.results import Bench, Experiment, Measurement, Results, read_file
 
@@ -19,7 +19,7 @@ FORMATS = ("md", "csv", "latex")
 BLOCK = re.compile(r"^(<!-- table: ([^\n]+?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
 LEGEND = (
     "Ours, mean ± standard deviation over seeds; in parentheses the published number. "
-    "A mean says how many columns it is over; stand-ins are in none."
+    "A mean is over all columns, where a row has them all; stand-ins are in none."
 )
 
 
@@ -70,18 +70,22 @@ def text_grid(
             )
     names = list(columns or experiment.columns)
     extra = [] if columns else experiment.extra
-    lines, averaged = [], False
-    for row, cells in table(experiment).items():
-        if rows and row not in rows:
-            continue
-        kept = {name: cells[name] for name in names}
-        average = means(experiment, kept)
-        averaged = average is not None
-        last = [] if average is None else [mean_text(average)]
-        further = [extra_text(experiment, row, name) for name in extra]
-        lines.append([row, *(cell_text(cell) for cell in kept.values()), *last, *further])
-    if rows:
-        lines.sort(key=lambda line: list(rows).index(line[0]))
+    whole = table(experiment)
+    kept = {row: {name: whole[row][name] for name in names} for row in rows or whole}
+    averages = {
+        row: MISSING if (average := means(experiment, cells)) is None else average.text()
+        for row, cells in kept.items()
+    }
+    averaged = any(text != MISSING for text in averages.values())
+    lines = [
+        [
+            row,
+            *(cell_text(cell) for cell in cells.values()),
+            *([averages[row]] if averaged else []),
+            *(extra_text(experiment, row, name) for name in extra),
+        ]
+        for row, cells in kept.items()
+    ]
     return [["", *names, *(["mean"] if averaged else []), *extra], *lines]
 
 
@@ -98,17 +102,6 @@ def extra_text(experiment: Experiment, row: str, column: str) -> str:
     """A number that was published beside the table's own columns."""
     value = experiment.published.get(row, {}).get(column)
     return MISSING if value is None else f"({value:g})"
-
-
-def mean_text(mean: Mean) -> str:
-    """A mean, over how many columns, and the published one over the same columns."""
-    if mean.ours is not None:
-        ours = f"{mean.metric.show(mean.ours)} over {len(mean.columns)}"
-        same = mean.published_same
-        return ours if same is None else f"{ours} ({mean.metric.show(same)})"
-    if mean.published is None:
-        return MISSING
-    return f"({mean.metric.show(mean.published)} over {len(mean.published_columns)})"
 
 
 def markdown(grid: Sequence[Sequence[str]]) -> str:
