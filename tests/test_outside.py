@@ -112,6 +112,23 @@ def test_every_damaged_data_set_is_named(tmp_path, capsys):
     assert err.count("\n") == 2 and "/one/" in err and "/three/" in err
 
 
+def test_a_damaged_record_does_not_stop_the_other_cells(tmp_path, capsys):
+    data = "task: cumsum, task_options: {length: 16, train: 8, validation: 4, test: 4}"
+    model = "dim: 8, depth: 1, steps: 1, batch_size: 4, progress: false"
+    text = f"base: {{{data}, {model}, root: {tmp_path}}}\ngrid: {{seed: [0, 1]}}\n"
+    (tmp_path / "table.yaml").write_text(text)
+    words = ["run", str(tmp_path / "table.yaml"), "--runs", str(tmp_path / "runs")]
+    assert main(words) == 0
+    first, second = sorted((tmp_path / "runs").glob("*/record.json"))
+    first.write_text("{")
+    second.unlink()
+    capsys.readouterr()
+    assert main(words) == 1
+    err = capsys.readouterr().err
+    assert f"{first} is damaged" in err and "Traceback" not in err
+    assert json.loads(second.read_text())["status"] == "finished"
+
+
 def commands(folder):
     """Every command on a path that cannot be read or written as it must be."""
     there = str(folder / "there")

@@ -29,7 +29,8 @@ def record(name: str, *, seed: int, **counts: int) -> None:
     if os.environ.get("ADVERSARIAL_RECORD") != "1":
         return
     # what this function itself has written does not make the code another one
-    changed = _git("status", "--porcelain", "-uno", "--", ".", f":!{PAGE}", f":!{COUNTS}")
+    own = [f":(exclude){path.relative_to(ROOT)}" for path in (PAGE, COUNTS)]
+    changed = _git("status", "--porcelain", "-uno", "--", ".", *own)
     commit = _git("describe", "--always") + ("-dirty" if changed else "")
     origin = dict(
         date=datetime.now(UTC).date().isoformat(), commit=commit, longlens=longlens.__version__,

@@ -77,7 +77,7 @@ def _failed(options: TrainOptions, error: Exception) -> Values:
         record = Record(folder)
         record.update(**values)
         record.close()
-    except OSError:  # a full disk: the caller still learns what happened
+    except (OSError, ValueError):  # a full disk, or a damaged record, which stays for people to see
         pass
     return values
 
