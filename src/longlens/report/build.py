@@ -124,6 +124,7 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
                 "extra": [experiment.published.get(row, {}).get(c) for c in experiment.extra],
                 "ours": any(cell.records for cell in cells.values()),
                 "cells": [_cell(cell) for cell in cells.values()],
+                "has_mean": average is not None and average.text() != MISSING,
                 "mean": average and {
                     "ours": metric.show(average.ours),
                     "published": metric.show(average.published),
@@ -147,7 +148,7 @@ def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
         "not_run": [row["name"] for row in rows if _is_empty(row)],
         "some_ours": any(row["ours"] for row in rows),
         "mixed": len({row["ours"] for row in rows}) > 1,
-        "has_mean": any(row["mean"] and row["mean"]["rank"] < 2 for row in rows),
+        "has_mean": any(row["has_mean"] for row in rows),
         "pictures": [] if experiment.quick else overview(experiment, PICTURE),
         "validation": list(learning_curves(experiment, "validation", points)),
         "train": list(learning_curves(experiment, "train", points)),
