@@ -52,6 +52,8 @@ def test_exports_strictly_for_any_length(name):
 
 
 def check_export(name, strict):
+    if name == "rotary-gqa" and torch.__version__.startswith("2.11"):
+        pytest.skip("torch 2.11 refuses grouped heads of any length: it compares 4·L with 8·L")
     mixer = layer(name).double()
     program = export(mixer, strict)
     run = program.module()
@@ -63,6 +65,7 @@ def check_export(name, strict):
     assert any("scaled_dot_product" in operator for operator in operators) == (name in IN_RANGE)
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")  # torch 2.11
 @pytest.mark.parametrize("name", ["default", "two-sided"])
 def test_an_exported_program_is_saved_and_trained_on(name):
     mixer = layer(name).double()
@@ -189,7 +192,7 @@ def test_tangents_never_vanish_in_compiled_code():
     torch.testing.assert_close(found, jvp(run, (q,), (q,))[1])
     torch.compiler.reset()
     whole = torch.compile(run, fullgraph=True, backend="aot_eager")
-    with forward_ad.dual_level(), pytest.raises(Exception, match="do not go through"):
+    with forward_ad.dual_level(), pytest.raises(Exception, match=r"do not go through|dual tensor"):
         whole(forward_ad.make_dual(q, q))
 
 
