@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from longlens import files
-from longlens.assemble import train_run
+from longlens.runs import train_run
 from longlens.tasks import import_arrays, load, prepare
 from longlens.tasks.imported import imported_folder
 from longlens.training import checkpoint

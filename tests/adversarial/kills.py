@@ -78,7 +78,7 @@ def seconds_alone(action: Callable[[], object]) -> float:
 
 def kill_train(folder: Path, wanted: int, chance: random.Random) -> Counts:
     """Runs of five kinds; no kill may lose a checkpoint, and all end bit-identical."""
-    from longlens.assemble import train_run
+    from longlens.runs import train_run
     from longlens.training import checkpoint
     from tests.training.kills import VARIANTS
     from tests.training.runs import outcome, tiny

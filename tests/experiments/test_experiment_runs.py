@@ -302,7 +302,7 @@ sys.exit(main(["run", "lasplus", "--list", "--only", "LaS+"]))
 
 def test_models_cover_the_padded_length(tmp_path):
     """Batches are padded to a multiple; learned positions must reach that far."""
-    from longlens.assemble import train_run
+    from longlens.runs import train_run
 
     sizes = dict(train=16, validation=8, test=8, min_length=8, max_length=64)
     record = train_run(

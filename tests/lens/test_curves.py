@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from longlens.assemble import train_run
 from longlens.cli.main import main
 from longlens.lens.curves import read_options, replaced
+from longlens.runs import train_run
 from longlens.training.options import TrainOptions
 from longlens.training.records import read_record
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from longlens.assemble import train_run
 from longlens.cli.main import main
 from longlens.lens.look import look
 from longlens.lens.pictures import decay_of, draw_maps
 from longlens.lens.subjects import find_subjects
+from longlens.runs import train_run
 from longlens.training.options import TrainOptions
 
 ROOT = Path(__file__).parent.parent.parent

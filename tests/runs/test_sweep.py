@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from longlens.assemble.run import LOCK, run_folder
 from longlens.files import locked
 from longlens.runs import sweep
 from longlens.runs.engines import Processes, find_engine
+from longlens.runs.run import LOCK, run_folder
 from longlens.runs.search import parse, tune
 from longlens.training.options import TrainOptions
 from longlens.training.records import comparable, read_record

@@ -264,7 +264,7 @@ def test_wrong_use_is_named(tmp_path):
 
 
 def train(task, mixer, tmp_path, **options):
-    from longlens.assemble import train_run
+    from longlens.runs import train_run
     from longlens.training.options import TrainOptions
 
     values = dict(dim=32, depth=2, steps=300, batch_size=32, lr=3e-3, progress=False, device="cpu",

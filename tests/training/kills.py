@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from longlens.assemble import train_run
+from longlens.runs import train_run
 from longlens.training.options import TrainOptions
 from tests.training.runs import outcome, tiny
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from longlens.assemble import train_run
-from longlens.assemble.run import run_folder
 from longlens.cli.main import main
 from longlens.lens.audit import AuditOptions, audit
+from longlens.runs import train_run
+from longlens.runs.run import run_folder
 from longlens.tasks import DataError, import_arrays, load
 from longlens.tasks.identity import current_identity
 from longlens.tasks.imported import home_folder

@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from longlens.assemble import train_run
-from longlens.assemble.run import run_folder
+from longlens.runs import train_run
+from longlens.runs.run import run_folder
 from longlens.training.records import read_curves, read_record
 from longlens.weights import load_tensors
 from tests.training.runs import tiny

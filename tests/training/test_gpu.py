@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from longlens.assemble import train_run
-from longlens.assemble.run import run_folder
+from longlens.runs import train_run
+from longlens.runs.run import run_folder
 from longlens.training import loop
 from longlens.training.faults import Stopped
 from longlens.weights import load_tensors

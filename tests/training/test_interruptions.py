@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from longlens import files
-from longlens.assemble import train_run
-from longlens.assemble.run import run_folder
 from longlens.cli.main import main
+from longlens.runs import train_run
+from longlens.runs.run import run_folder
 from longlens.training import loop
 from longlens.training.records import RECORD, Record, read_record
 from tests.training.runs import outcome

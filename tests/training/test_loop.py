@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from longlens import files, tasks
-from longlens.assemble import train_run
-from longlens.assemble.run import run_folder
 from longlens.files import DiskFullError
 from longlens.models.build import Model
+from longlens.runs import train_run
+from longlens.runs.run import run_folder
 from longlens.tasks.mix import with_easier_sets
 from longlens.training import checkpoint, loop, rehearse
 from longlens.training.budget import Timing

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from longlens import tasks
-from longlens.assemble.build import make_job, make_model
+from longlens.runs.build import make_job, make_model
 from longlens.training.distributed import ranks
 from longlens.training.engine import Engine
 from longlens.training.muon import SIZE, orthogonalized

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from longlens.assemble.build import model_config
+from longlens.runs.build import model_config
 from longlens.tasks import Spec
 from longlens.training import budget
 from longlens.training.evaluate import _add_groups

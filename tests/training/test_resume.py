@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from longlens.assemble import train_run
-from longlens.assemble.run import LOCK, run_folder
 from longlens.files import locked
+from longlens.runs import train_run
+from longlens.runs.run import LOCK, run_folder
 from longlens.tasks.registry import TASKS
 from longlens.training import checkpoint, loop
 from longlens.training.faults import Stopped, TrainingError

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from longlens.assemble import train_run
+from longlens.runs import train_run
 from longlens.training import loop
 from longlens.training.faults import Stopped
 from tests.training.runs import tiny

@@ -17,19 +17,19 @@ from typing import Any
 import torch
 
 from longlens import tasks
-from longlens.assemble.build import make_job, make_model
-from longlens.assemble.measure import (
-    flops_per_token,
-    forget_peak_memory,
-    peak_flops,
-    peak_memory_mib,
-)
-from longlens.assemble.run import device_of, set_determinism
 from longlens.cli.bench import write_rows
 from longlens.cli.run import read_changes
 from longlens.experiments.catalog import find
 from longlens.experiments.plan import Planned, plan, quick_data
 from longlens.experiments.standins import prepare_stand_in
+from longlens.runs.build import make_job, make_model
+from longlens.runs.measure import (
+    flops_per_token,
+    forget_peak_memory,
+    peak_flops,
+    peak_memory_mib,
+)
+from longlens.runs.run import device_of, set_determinism
 from longlens.training.distributed import Ranks
 from longlens.training.engine import Engine
 from longlens.training.options import TrainOptions

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from longlens import tasks
-from longlens.assemble.build import make_job, make_model
 from longlens.cli.measure import Work, side_by_side
+from longlens.runs.build import make_job, make_model
 from longlens.tasks import Task
 from longlens.training.distributed import Ranks
 from longlens.training.loop import Trainer

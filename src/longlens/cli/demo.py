@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.assemble import train_run
-from longlens.assemble.run import run_folder
 from longlens.cli import report
+from longlens.runs import train_run
+from longlens.runs.run import run_folder
 from longlens.tasks import import_arrays
 from longlens.training.options import TrainOptions
 from longlens.training.records import RECORD

@@ -114,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ArgumentError, ValueError) as error:
         complain("longlens train", error)
         return 2 if isinstance(error, ArgumentError) else 1
-    from longlens.assemble import train_run
-    from longlens.assemble.run import run_folder
+    from longlens.runs import train_run
+    from longlens.runs.run import run_folder
     from longlens.training.faults import Stopped
 
     try:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import torch
 
-from longlens.assemble.ablate import check_ablation
-from longlens.assemble.build import model_config
 from longlens.models.build import Model, build_model
+from longlens.runs.ablate import check_ablation
+from longlens.runs.build import model_config
 from longlens.runs.cell import Cell
 from longlens.tasks import Spec, load
 from longlens.tasks.expected import expected_spec

@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from longlens.assemble.finished import other_data
 from longlens.config import check_types
 from longlens.layers.registry import options_of
 from longlens.runs import sweep
+from longlens.runs.finished import other_data
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.training.records import check_same_data, read_curves, read_record
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longlens.assemble import train_run
-from longlens.assemble.run import run_folder
 from longlens.files import BusyError, make_folder
+from longlens.runs import train_run
+from longlens.runs.run import run_folder
 from longlens.training.faults import Stopped
 from longlens.training.options import TrainOptions
 from longlens.training.records import Record, now, read_record

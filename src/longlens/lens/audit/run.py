@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 
 from longlens import tasks
-from longlens.assemble.finished import finished_record
-from longlens.assemble.run import run_folder
 from longlens.config import ModelConfig
 from longlens.layers.registry import MIXERS, unknown
 from longlens.lens.audit.diagnostics import diagnose
@@ -21,6 +19,8 @@ from longlens.lens.audit.options import AuditOptions
 from longlens.models.build import build_mixer
 from longlens.models.pretrained import WEIGHTS
 from longlens.runs import sweep
+from longlens.runs.finished import finished_record
+from longlens.runs.run import run_folder
 from longlens.tasks import Task
 from longlens.tasks.farfield import certificate
 from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD

@@ -12,15 +12,6 @@ from typing import Any, Literal
 import torch
 
 from longlens import tasks
-from longlens.assemble.ablate import check_ablation, without_heads
-from longlens.assemble.build import describe_data, make_job, make_model
-from longlens.assemble.finished import finished_record
-from longlens.assemble.measure import (
-    flops_per_token,
-    forget_peak_memory,
-    peak_memory_mib,
-    speed,
-)
 from longlens.files import (
     DiskFullError,
     locked,
@@ -31,6 +22,15 @@ from longlens.files import (
 )
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
+from longlens.runs.ablate import check_ablation, without_heads
+from longlens.runs.build import describe_data, make_job, make_model
+from longlens.runs.finished import finished_record
+from longlens.runs.measure import (
+    flops_per_token,
+    forget_peak_memory,
+    peak_memory_mib,
+    speed,
+)
 from longlens.tasks import Task
 from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
