@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from longlens.runs.ablate import by_decay, heads_off
 
 from longlens import LaSAttention
 from longlens.experiments.built import build_on_meta
 from longlens.models.build import load_model
 from longlens.runs import train_run
+from longlens.runs.ablate import by_decay, heads_off
 from longlens.runs.run import run_folder
 from longlens.tasks import load
 from longlens.tasks.batches import Batches
