@@ -20,7 +20,7 @@ def allowed_error(dtype: torch.dtype, q, k, v, call: dict):
     w = torch.finfo(torch.promote_types(dtype, torch.float32)).eps / 2
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
-    products = (q.square() @ k.square().transpose(-2, -1)).sqrt() * call["scale"]
+    products = _norm_of_products(q, k) * call["scale"]
     total = (q.abs() @ k.abs().transpose(-2, -1)) * call["scale"]
     steps = 8 + 2 * math.sqrt(q.shape[3])
     if call["alpha"] is not None:
@@ -66,10 +66,17 @@ def gradient_terms(q, k, v, grad, call: dict) -> list[float]:
         offset = torch.as_tensor(call["query_offset"]).reshape(-1, 1, 1, 1)
         distance = (torch.arange(q.shape[2])[:, None] + offset - j).abs()
         scores = scores * torch.exp(-call["alpha"][:, None, None] * distance)
-        products = (q.square() @ k.square().transpose(-2, -1)).sqrt()
+        products = _norm_of_products(q, k)
         lever = distance + max(q.shape[2], k.shape[2])
         of_alpha = float((scores * products * lever).square().sum((0, 2, 3)).sqrt().max())
     of_q, of_k = scores @ k.abs(), scores.transpose(-2, -1) @ q.abs()
     of_v = weights.transpose(-2, -1) @ grad.abs()
     of_k, of_v = (t.unflatten(1, (-1, group)).sum(2) for t in (of_k, of_v))
     return [float(t.max()) for t in (of_q, of_k, of_v)] + [of_alpha]
+
+
+def _norm_of_products(q, k):
+    """The root of Σ_d (q_d·k_d)² for each pair; squares of the largest numbers would overflow."""
+    sizes = [t.abs().amax().clamp(min=1e-300) for t in (q, k)]
+    q, k = q / sizes[0], k / sizes[1]
+    return (q.square() @ k.square().transpose(-2, -1)).sqrt() * sizes[0] * sizes[1]
