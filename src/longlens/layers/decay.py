@@ -18,7 +18,7 @@ WIDEST_LEARNED_RATE = 0.05  # how far learning may take α, unless `bound` start
 class DecayRates(nn.Module):
     """One rate per head: a buffer, or a parameter where they are learned.
 
-    `alpha` (num_heads,) is saved with the model and stays float32 whatever the model is cast to: a
+    `alpha` (num_heads,) is saved with the model and is never rounded below float32: a
     rate of 1e-3 over a thousand positions does not survive rounding to 8 bits.
 
     `alpha_max` bounds it. Loading a state dict makes the bound follow the rates that come, above it
@@ -133,7 +133,8 @@ class DecayRates(nn.Module):
 
         def move(rates: Tensor) -> Tensor:
             moved = fn(rates)
-            return moved if moved.dtype == rates.dtype else rates.to(moved.device)
+            exact = moved.dtype in (torch.float32, torch.float64)
+            return moved if exact else rates.to(moved.device)
 
         empty = self.alpha.is_meta
         super()._apply(move, recurse)  # type: ignore[no-untyped-call]
