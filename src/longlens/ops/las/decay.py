@@ -126,5 +126,7 @@ def fold(x: Tensor, alpha: Tensor, distance: Tensor, exponent: int = 0) -> Tenso
     x is rounded a single time. A power of two keeps float16 away from overflow.
     """
     factor = _exact_factor(alpha, distance) * 2.0**exponent
+    if not alpha.requires_grad:
+        return (x * _per_row(factor, x)).to(x.dtype)
     scaled: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
     return scaled
