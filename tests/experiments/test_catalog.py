@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from longlens.cli.run import checked
 from longlens.experiments.built import build_on_meta
 from longlens.experiments.catalog import NAMES, SAME, find
 from longlens.experiments.catalog.base import (
@@ -19,6 +18,7 @@ from longlens.experiments.catalog.table9 import HYPER_PARAMETERS, attention
 from longlens.experiments.plan import plan
 from longlens.experiments.standins import SMALL, prepare_stand_in
 from longlens.layers.registry import MIXERS
+from longlens.runs.sweep import as_cell
 from longlens.tasks import load
 from longlens.tasks.expected import expected_spec
 
@@ -51,7 +51,7 @@ UNPRINTED = {  # plots, ratios to MEGA, ours
 def test_every_declared_run_can_be_built(name):
     for run in find(name).runs:
         try:
-            options = checked(run.options)
+            options = as_cell(run.options)
             build_on_meta(run.options)
         except ValueError as error:
             pytest.fail(f"{name}: {run.row}, {run.column}: {error}")
