@@ -18,7 +18,7 @@ from longlens.experiments.catalog.table9 import HYPER_PARAMETERS, attention
 from longlens.experiments.plan import plan
 from longlens.experiments.standins import SMALL, prepare_stand_in
 from longlens.layers.registry import MIXERS
-from longlens.runs.sweep import as_cell
+from longlens.runs.sweeps import as_cell
 from longlens.tasks import load
 from longlens.tasks.expected import expected_spec
 

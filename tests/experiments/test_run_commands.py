@@ -1,12 +1,14 @@
 """``longlens run`` and ``tune`` with real training of tiny models."""
 
 import json
+import signal
 import sys
 
 import pytest
 
 from longlens.cli.main import main
 from longlens.report.read import find_runs
+from longlens.training.faults import Stopped
 
 SIZES = {"length": 16, "train": 32, "validation": 8, "test": 8}
 TINY = dict(task="cumsum", task_options=SIZES, dim=8, depth=1, batch_size=8, steps=2, device="cpu")
@@ -19,7 +21,7 @@ def write_table(tmp_path, grid, **base):
     return str(path)
 
 
-def test_a_table_without_a_queue(tmp_path, capsys, monkeypatch):
+def test_a_table_is_run_once(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)  # not needed here
     table = write_table(tmp_path, {"seed": [0, 1]})
     runs = str(tmp_path / "runs")
@@ -48,6 +50,27 @@ def test_wrong_cells_are_found_before_anything_runs(tmp_path, capsys):
 def base_words(tmp_path):
     words = [f"--{name}={json.dumps(v) if isinstance(v, dict) else v}" for name, v in TINY.items()]
     return [*words, f"--root={tmp_path / 'data'}", f"--runs={tmp_path / 'runs'}"]
+
+
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_a_signal_ends_a_command_in_one_line(tmp_path, capsys, monkeypatch, command):
+    def stop(*args, **kwargs):
+        raise Stopped(signal.SIGTERM, "stopped at step 3; the same command goes on from here")
+
+    monkeypatch.setattr("longlens.cli.tune.sweep", stop)
+    monkeypatch.setattr("longlens.runs.sweeps.sweep", stop)
+    words = {
+        "run": ["run", write_table(tmp_path, {"seed": [0]}), "--runs", str(tmp_path / "runs")],
+        "tune": ["tune", "--sampler", "grid", "--search", "seed=0,1", *base_words(tmp_path)],
+    }
+    assert main(words[command]) == 128 + signal.SIGTERM
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"longlens {command}: stopped at step 3") and shown.count("\n") == 1
+
+
+def test_a_search_has_no_name(tmp_path, capsys):
+    assert main(["tune", "--search", "lr=1e-3,1e-2", *base_words(tmp_path), "--name=mine"]) == 1
+    assert "--name is for one run" in capsys.readouterr().err
 
 
 def test_tune_asks_runs_and_tells(tmp_path, capsys):

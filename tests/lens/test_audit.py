@@ -173,6 +173,16 @@ def test_a_read_out_task_is_pooled_at_its_last_position(tmp_path):
     assert audit(options)["points"][0]["status"] == "finished"
 
 
+def test_whole_numbers_for_floats_name_the_same_runs_as_the_sweep(tmp_path):
+    data = dict(distance=4, train=8, validation=4, test=4)
+    training = dict(dim=8, depth=1, batch_size=4, expansion=3)
+    report = audit(AuditOptions(
+        "far-order", data, fields=(3,), mixers=(), seeds=1, epochs=1, training=training,
+        runs=str(tmp_path / "runs"), root=str(tmp_path), progress=False,
+    ))  # fmt: skip
+    assert (tmp_path / "runs" / report["points"][0]["run"] / "record.json").exists()
+
+
 def test_a_run_that_fails_is_a_point_without_accuracy(tmp_path):
     options = AuditOptions("far-order", TINY, fields=(3,), mixers=(), seeds=1, steps=3,
                            training=dict(dim=8, depth=1, batch_size=8, lr=1e30, log_every=1),

@@ -74,7 +74,8 @@ def test_several_runs_are_several_lines(run, tmp_path, monkeypatch):
         (["--context", "wide"], "context must be whole numbers"),
         (["--vary", "dim"], "vary must be KEY=V1"),
         (["--vary", "width=3"], "'width' is no option of longlens train"),
-        (["--vary", "dim.inner=3"], "holds no options of its own"),
+        (["--vary", "dim.inner=3"], "'dim' holds 8, which has no parts"),
+        (["--vary", "dim=1.5"], "dim must be a whole number, got 1.5"),
         (["--examples", "100000"], "limit must be in 1"),
     ],
 )

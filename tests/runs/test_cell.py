@@ -60,6 +60,7 @@ def test_search_spaces():
     assert space["dim"] == Range(64, 256, step=64) and space["dim"].whole
     assert space["norm"] == ["layer", "rms"] and space["prenorm"] == [True, False]
     assert grid_choices({"dim": space["dim"]}) == {"dim": [64, 128, 192, 256]}
+    assert grid_choices(parse(["lr=0.1:0.3:0.1"])) == {"lr": [0.1, 0.2, 0.3]}
     assert grid_choices(parse(["lr=1e-4:1e-2:log:3", "seed=0"])) == {
         "lr": [1e-4, 1e-3, 1e-2],
         "seed": [0],
@@ -74,6 +75,8 @@ def test_search_spaces():
         ("lr=2:1", "a range is low:high"),
         ("lr=0:1:log", "above 0"),
         ("lr=1:2:x", "a range is low:high"),
+        ("lr=1:2:0", "above 0"),
+        ("lr=1:2:log:0", "above 0"),
     ],
 )
 def test_a_wrong_search_space_is_named(word, message):

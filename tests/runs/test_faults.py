@@ -83,7 +83,7 @@ def test_a_driver_that_is_told_to_stop_tells_its_workers(tmp_path):
         time.sleep(0.1)
     children = descendants(driver.pid)
     driver.send_signal(signal.SIGTERM)
-    assert driver.wait(timeout=120) == 130
+    assert driver.wait(timeout=120) == 128 + signal.SIGTERM
     assert all(not Path(f"/proc/{child}").exists() for child in children)
     states = [json.loads(p.read_text())["status"] for p in tmp_path.glob("runs/*/record.json")]
     assert states == ["stopped", "stopped"]

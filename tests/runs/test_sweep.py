@@ -1,5 +1,6 @@
 """Cells to records: what is done, what others do, what fails, and who does it."""
 
+import pickle
 import threading
 import time
 
@@ -7,11 +8,12 @@ import pytest
 
 from longlens.files import locked
 from longlens.runs import sweep
-from longlens.runs.engines import Processes, find_engine
+from longlens.runs.engines import Here, Processes, find_engine
 from longlens.runs.run import LOCK, run_folder
 from longlens.runs.search import parse, tune
+from longlens.training.faults import Stopped
 from longlens.training.options import TrainOptions
-from longlens.training.records import comparable, read_record
+from longlens.training.records import Record, comparable, read_record
 
 SIZES = {"length": 16, "train": 32, "validation": 8, "test": 8}
 
@@ -32,6 +34,48 @@ def test_what_is_done_is_not_done_again(tmp_path):
     seen = []
     again = sweep(cells_in(tmp_path, 3), each=lambda place, record: seen.append(place))
     assert again[:2] == first and again[2]["seed"] == 2 and seen == [0, 1, 2]
+
+
+class Counting(Here):
+    """One cell after another, and how many there were."""
+
+    def __init__(self):
+        self.asked = []
+
+    def run(self, cells):
+        self.asked.append(len(cells))
+        yield from super().run(cells)
+
+
+def test_an_engine_gets_only_what_is_left_and_free(tmp_path):
+    cells, engine = cells_in(tmp_path, 3), Counting()
+    sweep(cells[:1], engine)
+    folder = run_folder(TrainOptions.from_values(cells[1]))
+    with locked(folder / LOCK, "the test"):
+        waiting = threading.Thread(target=lambda: sweep(cells, engine, pause=0.02))
+        waiting.start()
+        until = time.monotonic() + 60
+        while len(engine.asked) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        time.sleep(0.2)  # many looks at the lock
+    waiting.join(60)
+    assert engine.asked == [1, 1, 1]  # the first; then the last alone; then the one that was busy
+    sweep(cells, engine)
+    assert len(engine.asked) == 3
+
+
+def test_a_record_of_other_options_survives_a_failure(tmp_path):
+    done, other = cells_in(tmp_path, 2, name="mine")
+    (first,) = sweep([done])
+    (failed,) = sweep([other])
+    assert failed["status"] == "failed" and "other options" in failed["error"]
+    assert read_record(tmp_path / "runs" / "mine") == first
+
+
+def test_a_stop_comes_back_from_another_process():
+    stop = pickle.loads(pickle.dumps(Stopped(15, "saved")))
+    assert (stop.signum, str(stop)) == (15, "saved")
 
 
 def test_options_and_mappings_are_the_same_cells(tmp_path):
@@ -55,12 +99,16 @@ def test_wrong_cells_are_found_before_anything_runs(tmp_path):
     cells = cells_in(tmp_path, 2)
     with pytest.raises(ValueError, match="dim must be a whole number, got 'wide'"):
         sweep([cells[0], {**cells[1], "dim": "wide"}])
+    with pytest.raises(ValueError, match="lr must be a number, got 1000"):
+        sweep([cells[0], {**cells[1], "lr": 10**400}])
     with pytest.raises(ValueError, match="'widht' is no option"):
         sweep([cells[0], {**cells[1], "widht": 3}])
     with pytest.raises(ValueError, match="cells 0 and 1 would both be"):
         sweep([cells[0], cells[0]])
     with pytest.raises(ValueError, match="got 'moon'"):
         sweep(cells, "moon")
+    with pytest.raises(ValueError, match="devices are for runs on this machine"):
+        sweep(cells, "slurm", devices=["0"])
     with pytest.raises(ValueError, match="workers must be 1 or more, got 0"):
         find_engine("here", 0)
     assert not (tmp_path / "runs").exists()
@@ -96,10 +144,16 @@ def test_processes_find_what_one_process_finds(tmp_path):
 def test_a_process_that_dies_every_time_fails_its_cell(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "torch.py").write_text("import os; os._exit(9)")  # whatever imports torch, dies
-    (record,) = sweep(cells_in(tmp_path, 1, name="mine"), Processes(1))
-    assert record == {
-        "name": "mine", "status": "failed", "error": "its process died, 3 times"
-    }  # fmt: skip
+    cells = cells_in(tmp_path, 2)
+    begun = run_folder(TrainOptions.from_values(cells[0]))
+    record = Record(begun)
+    record.update(status="running", options=TrainOptions.from_values(cells[0]).to_json())
+    record.close()
+    failed = sweep(cells, Processes(1))
+    assert [one["error"] for one in failed] == ["its process died, 3 times"] * 2
+    assert failed[0]["name"] == begun.name != failed[1]["name"]
+    for one in failed:
+        assert read_record(tmp_path / "runs" / one["name"])["status"] == "failed"
 
 
 def test_a_search_asks_for_the_same_again():

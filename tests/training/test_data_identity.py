@@ -118,7 +118,7 @@ def test_points_of_a_curve_on_different_data_are_refused(options, monkeypatch):
         trained.append(one)
         return train_run(one)
 
-    monkeypatch.setattr(sys.modules["longlens.runs.sweep"], "train_run", replaced_after_the_first)
+    monkeypatch.setattr(sys.modules["longlens.runs.sweeps"], "train_run", replaced_after_the_first)
     with pytest.raises(ValueError, match="runs on mine were trained on different data"):
         curves.curve({"a": options}, curves.Axis("examples", "limit", (8, 16)))
 

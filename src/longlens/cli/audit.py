@@ -126,8 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from longlens.files import to_json, write_output
     from longlens.lens.audit import AuditOptions, audit
     from longlens.report.audit_chart import audit_text, draw_audit
-    from longlens.runs.sweep import as_cell
-    from longlens.training.faults import Stopped
+    from longlens.runs.sweeps import as_cell
 
     fields, with_global = read_fields(args.fields)
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
@@ -159,11 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if report.get("curve"):
             write_output(plot, draw_audit(report).encode())
 
-    try:
-        report = audit(options, save)
-    except Stopped as stop:
-        print(f"longlens audit: {stop}", file=sys.stderr)
-        return 128 + stop.signum
+    report = audit(options, save)
     print(f"{audit_text(report)}\n{output}\n{plot}")
     failed = [p for p in [*report["points"], *report["global"]] if p["status"] == "failed"]
     for point in failed:

@@ -79,7 +79,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     from longlens.files import to_json, write_output
     from longlens.lens.curves import Axis, context_axis, curve, read_options
-    from longlens.training.faults import Stopped
 
     folders = [Path(folder) for folder in args.run]
     runs = {
@@ -113,14 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_output(output, to_json({**report, **named}))
         write_output(plot, draw(report).encode())
 
-    try:
-        report = curve(
-            runs, axis, numbers(args.seeds, "seeds") if args.seeds else None, save,
-            lambda line: print(line, flush=True), workers=args.workers,
-        )  # fmt: skip
-    except Stopped as stop:
-        print(f"longlens curve: {stop}", file=sys.stderr)
-        return 128 + stop.signum
+    report = curve(
+        runs, axis, numbers(args.seeds, "seeds") if args.seeds else None, save,
+        lambda line: print(line, flush=True), workers=args.workers,
+    )  # fmt: skip
     print(f"{output}\n{plot}")
     return 1 if any(entry["status"] == "failed" for entry in report["records"]) else 0
 

@@ -81,6 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain(f"longlens {name}", INTERRUPTED)
         return 130
+    except Exception as error:
+        faults = sys.modules.get("longlens.training.faults")  # needs torch: only if it is there
+        if faults is None or not isinstance(error, faults.Stopped):
+            raise
+        complain(f"longlens {name}", error)
+        return 128 + int(error.signum)
     return code
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from longlens.cli.terminal import complain
 from longlens.cli.words import key_values
@@ -15,10 +15,10 @@ from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
 from longlens.experiments.plan import folder_of, plan, quick_data, write_labels
 from longlens.runs.cell import Cell, read_table
-from longlens.runs.engines import find_engine
 from longlens.runs.search import validation
-from longlens.runs.sweep import Engine, as_cell, sweep
-from longlens.training.faults import Stopped
+
+if TYPE_CHECKING:
+    from longlens.runs.sweeps import Engine
 
 OWN = ("only", "seeds", "budget", "changes", "quick", "list")  # options of experiments alone
 
@@ -82,11 +82,15 @@ def add_engine_options(p: argparse.ArgumentParser) -> None:
 
 def engine_of(args: argparse.Namespace) -> Engine:
     """The engine that the options of a command ask for."""
+    from longlens.runs.engines import find_engine  # needs torch, as all that runs something
+
     return find_engine(args.on, args.workers, args.devices.split(",") if args.devices else ())
 
 
 def read_cells(table: str, runs: str) -> list[Cell]:
     """Read a table's cells and check them all before the first is run."""
+    from longlens.runs.sweeps import as_cell
+
     cells = []
     for number, cell in enumerate(read_table(table)):
         try:
@@ -129,6 +133,7 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
             print(f"{run.name}  {json.dumps(shown)}")
         return []
     from longlens.experiments.built import build_on_meta
+    from longlens.runs.sweeps import as_cell
 
     cells = []
     for run in planned:
@@ -168,6 +173,11 @@ def report_failures(records: Sequence[Mapping[str, Any]]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens run``; returns the exit code."""
     args = parser().parse_args(argv)
+    if args.list and is_experiment(args.what):
+        plan_cells(find(args.what), args)
+        return 0
+    from longlens.runs.sweeps import sweep
+
     engine = engine_of(args)
     if is_experiment(args.what):
         cells = plan_cells(find(args.what), args)
@@ -185,11 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         shown = record["status"] if value is None else f"{value:.4f}"
         print(f"{done}/{len(cells)} {record['name']}: {shown}", flush=True)
 
-    try:
-        return report_failures(sweep(cells, engine, each=each))
-    except Stopped as stop:
-        print(f"longlens run: {stop}", file=sys.stderr)
-        return 130
+    return report_failures(sweep(cells, engine, each=each))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from longlens.runs.search import (
     tune,
     validation,
 )
-from longlens.runs.sweep import as_cell, sweep
+from longlens.runs.sweeps import as_cell, sweep
 from longlens.training.options import TrainOptions
 
 EPILOG = """Every other option is one of `longlens train` and holds for all runs.
@@ -69,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser().parse_known_args(argv)
     space = parse(args.search)
     base = base_cell(rest)
+    if "name" in base:
+        raise ValueError("--name is for one run; those of a search are named by their options")
     if args.trials < 1:
         raise ValueError(f"trials must be 1 or more, got {args.trials}")
     for name, values in space.items():  # before twenty trials fail for the same reason

@@ -1,1 +1,1 @@
-"""Many runs: tables of cells, a queue that workers share, searches over options."""
+"""Experiments as they are declared, and the runs that they ask for."""

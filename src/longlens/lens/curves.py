@@ -16,6 +16,7 @@ from typing import Any
 from longlens.config import check_types
 from longlens.layers.registry import options_of
 from longlens.runs import sweep
+from longlens.runs.cell import with_options
 from longlens.runs.finished import other_data
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.training.records import check_same_data, read_curves, read_record
@@ -82,17 +83,7 @@ def replaced(options: TrainOptions, key: str, value: Any) -> TrainOptions:
     >>> replaced(TrainOptions(), "mixer_options.chunk", 64).mixer_options
     {'chunk': 64}
     """
-    values = options.to_json()
-    head, _, inner = key.partition(".")
-    if head not in values:
-        raise ValueError(f"{head!r} is no option of longlens train")
-    if inner:
-        if not isinstance(values[head], dict):
-            raise ValueError(f"{head!r} holds no options of its own, got {key!r}")
-        values[head] = {**values[head], inner: value}
-    else:
-        values[head] = value
-    return TrainOptions(**values)
+    return TrainOptions.from_values(with_options(options.to_json(), {key: value}))
 
 
 def curve(

@@ -17,8 +17,9 @@ from types import FrameType
 from typing import Any
 
 from longlens.runs.cell import Cell
-from longlens.runs.sweep import Engine, Values, run_cell
+from longlens.runs.sweeps import Engine, Values, failed_record, run_cell
 from longlens.training.faults import Stopped
+from longlens.training.options import TrainOptions
 
 ATTEMPTS = 3  # a cell whose process died this often has failed
 POLL = 2.0  # seconds between two looks at jobs of a cluster
@@ -28,10 +29,12 @@ def find_engine(on: str, workers: int = 1, devices: Sequence[str] = ()) -> Engin
     """The engine of that name.
 
     Raises:
-        ValueError: there is none, or workers is below 1.
+        ValueError: there is none, workers is below 1, or devices are not for this machine.
     """
     if workers < 1:
         raise ValueError(f"workers must be 1 or more, got {workers}")
+    if devices and on != "here":
+        raise ValueError(f"devices are for runs on this machine, and these are for {on}")
     if on == "here":
         return Here() if workers == 1 and not devices else Processes(workers, tuple(devices))
     if on == "ray" or on.startswith("ray://"):
@@ -74,9 +77,9 @@ class Processes:
             for number in range(min(self.workers, len(cells)))
         ]
         with _raising_on_sigterm():
-            for thread in threads:
-                thread.start()
             try:
+                for thread in threads:
+                    thread.start()
                 for _ in cells:
                     found = done.get()
                     if isinstance(found, BaseException):
@@ -85,7 +88,8 @@ class Processes:
             finally:  # also where the sweep is cut off: children save their state and end
                 stop.set()
                 for thread in threads:
-                    thread.join()
+                    if thread.ident is not None:  # it was started
+                        thread.join()
 
     def _serve(
         self,
@@ -132,7 +136,7 @@ class Processes:
 def _lost(cell: Cell, why: object) -> Values:
     """The record of a cell whose process or node died too often to say so itself."""
     last = str(why).strip().splitlines()[-1:]
-    return {"name": str(cell.get("name")), "status": "failed", "error": "".join(last)}
+    return failed_record(TrainOptions.from_values(cell), "".join(last))
 
 
 @contextmanager
@@ -245,7 +249,8 @@ class Ray:
 class Slurm:
     """Jobs of a SLURM array, through submitit; the nodes share the folders of runs and data.
 
-    A job that reaches its time limit has saved its state: the same command goes on with it.
+    Jobs go on when the sweep itself ends. One that reached its time limit counts as failed; the
+    same command goes on from its last checkpoint.
 
     Args:
         at_once: jobs that run at the same time, at most.

@@ -37,7 +37,8 @@ class Range:
         """The points of a grid."""
         if self.step is not None:
             count = int((self.high - self.low) / self.step + 1e-9) + 1
-            return [self.low + i * self.step for i in range(count)]
+            steps = [self.low + i * self.step for i in range(count)]
+            return [v if isinstance(v, int) else float(f"{v:.6g}") for v in steps]
         if self.points is None:
             raise ValueError(
                 f"a grid needs the number of points of {self.low}:{self.high}, as in "
@@ -94,6 +95,8 @@ def _range(name: str, text: str, parts: list[str]) -> Range:
         raise ValueError(
             f"{name}: a range is low:high, with :log, :step or :log:points, got {text}"
         )
+    if numbers and not numbers[0] > 0:
+        raise ValueError(f"{name}: steps and numbers of points are above 0, got {text}")
     if log and low <= 0:
         raise ValueError(f"{name}: the logarithm needs numbers above 0, got {text}")
     if log:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
-from longlens.runs.sweep import run_cell
+from longlens.runs.sweeps import run_cell
 from longlens.training.faults import Stopped
 
 
 def main() -> int:
     """Run cells until there are no more, or until the process is asked to stop."""
+    # Ctrl-C reaches all processes of a terminal; the sweep, which gets it too, tells the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Only records may go to the pipe: whatever prints, prints for people.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -21,6 +21,9 @@ class Stopped(Exception):  # noqa: N818 (no error: a request that was fulfilled)
         super().__init__(message)
         self.signum = signum
 
+    def __reduce__(self) -> tuple[type[Stopped], tuple[int, str]]:
+        return type(self), (self.signum, str(self))  # so that it can come back from another process
+
 
 class Signals:
     """Remembers SIGTERM and SIGINT, so that the loop can write a checkpoint and leave.

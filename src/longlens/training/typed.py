@@ -32,7 +32,7 @@ def typed(name: str, value: Any, hint: Any) -> Any:
             if kind in allowed and (isinstance(value, str) or kind is float):
                 try:
                     return kind(value)
-                except ValueError:
+                except (ValueError, OverflowError):
                     continue
     wanted = " or ".join(word for kind, word in WORDS.items() if kind in allowed)
     raise ValueError(f"{name} must be {wanted}, got {value!r}")

@@ -152,17 +152,17 @@ class AuditOptions:
             values["mixer_options"] = {"kernel_size": kernels(receptive_field, self.depth)}
         else:
             values["mixer_options"] = dict(self.mixer_options.get(mixer, {}))
-        return TrainOptions(
-            task=self.task,
-            task_options=self.data,
-            mixer=mixer,
-            seed=seed,
-            runs=self.runs,
-            root=self.root,
-            progress=False,
+        values |= {
+            "task": self.task,
+            "task_options": self.data,
+            "mixer": mixer,
+            "seed": seed,
+            "runs": self.runs,
+            "root": self.root,
+            "progress": False,
             **self.length_of_training,
-            **values,
-        )
+        }
+        return TrainOptions.from_values(values)  # as a sweep reads them: the same name of the run
 
 
 def kernels(receptive_field: int, depth: int) -> list[int]:

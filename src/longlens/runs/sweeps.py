@@ -9,17 +9,18 @@ an engine needs to know nothing but how to call :func:`run_cell` somewhere.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from longlens.files import BusyError, make_folder
-from longlens.runs import train_run
-from longlens.runs.run import run_folder
+from longlens.files import BusyError, locked, make_folder
+from longlens.runs.finished import finished_record
+from longlens.runs.run import LOCK, run_folder, train_run
 from longlens.training.faults import Stopped
-from longlens.training.options import TrainOptions
-from longlens.training.records import Record, now, read_record
+from longlens.training.options import TrainOptions, difference, recorded_identity
+from longlens.training.records import CHECKPOINTS, Record, now
 
 if TYPE_CHECKING:
     from longlens.runs.cell import Cell
@@ -54,32 +55,39 @@ def run_cell(cell: Mapping[str, Any]) -> Values:
     except Stopped:
         raise
     except Exception as error:
-        return _failed(options, error)
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        return failed_record(options, f"{kind}{error}")
     finally:
         _forget_programs()
 
 
-def _failed(options: TrainOptions, error: Exception) -> Values:
-    """The record of a run that failed; what has no record yet gets one."""
-    kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+def failed_record(options: TrainOptions, error: str) -> Values:
+    """The record of a run that failed, also in its folder unless that belongs to another run."""
     folder = run_folder(options)
     values = {
-        "name": folder.name, "status": "failed", "error": f"{kind}{error}", "ended": now(),
+        "name": folder.name, "status": "failed", "error": error, "ended": now(),
         "task": options.task, "mixer": options.mixer, "seed": options.seed,
         "options": options.to_json(),
     }  # fmt: skip
     try:
-        if read_record(folder).get("status") is not None:  # its own, or one of other options
-            return values
-    except ValueError:
-        pass
-    try:
-        record = Record(folder)
-        record.update(**values)
-        record.close()
-    except (OSError, ValueError):  # a full disk, or a damaged record, which stays for people to see
-        pass
+        with locked(folder / LOCK, str(folder)):
+            record = Record(folder)
+            try:
+                if _may_fail(record.values, options):
+                    record.update(**values)
+            finally:
+                record.close()
+    except (OSError, ValueError):  # a full disk; a damaged record, which stays for people to see;
+        pass  # or somebody else works on it by now
     return values
+
+
+def _may_fail(there: Mapping[str, Any], options: TrainOptions) -> bool:
+    """Whether what a folder holds is nothing yet, or an unfinished run of the same options."""
+    if there.get("status") == "finished":
+        return False
+    then = there.get("options")
+    return not then or not difference(options.identity(), recorded_identity(then))
 
 
 def _forget_programs() -> None:
@@ -108,7 +116,8 @@ def sweep(
     Args:
         cells: options of ``longlens train``, as a mapping or as ``TrainOptions``.
         on: "here", "ray", "ray://HOST:PORT", "slurm", or an :class:`Engine`.
-        workers: processes on this machine (for "slurm" and "ray": runs at a time).
+        workers: processes on this machine (for "slurm": jobs at a time; Ray takes as many runs as
+            its cluster has room for).
         devices: CUDA devices that workers on this machine take in turn.
         each: called with place and record of every cell when it is done.
         pause: seconds before looking again at cells that other processes work on.
@@ -133,17 +142,55 @@ def sweep(
     checked = [as_cell(cell) for cell in cells]
     make_folders(checked)
     records: dict[int, Values] = {}
-    left = list(range(len(checked)))
-    while left:
-        for place, record in engine.run([checked[index] for index in left]):
+
+    def keep(place: int, record: Values) -> None:
+        records[place] = record
+        if each is not None:
+            each(place, record)
+
+    for place, cell in enumerate(checked):  # these need no process, and no job of a cluster
+        if (done := _done(cell)) is not None:
+            keep(place, done)
+    waited = False
+    while left := [place for place in range(len(checked)) if place not in records]:
+        free = [place for place in left if not _is_busy(checked[place])]
+        for number, record in engine.run([checked[place] for place in free]) if free else ():
             if record["status"] != BUSY:
-                records[left[place]] = record
-                if each is not None:
-                    each(left[place], record)
-        left = [index for index in left if index not in records]
-        if left:
+                keep(free[number], record)
+        if len(records) < len(checked):
+            if not (free or waited):
+                print(f"waiting for {len(left)} runs of other processes", file=sys.stderr)
+                waited = True
             time.sleep(pause)
-    return [records[index] for index in range(len(checked))]
+    return [records[place] for place in range(len(checked))]
+
+
+def _done(cell: Cell) -> Values | None:
+    """The record of a cell that is finished and needs nothing more."""
+    options = TrainOptions.from_values(cell)
+    folder = run_folder(options)
+    if (
+        options.resume == "restart" or (folder / CHECKPOINTS).exists()
+    ):  # left by one that was killed
+        return None
+    try:
+        return finished_record(folder, options)
+    except (OSError, ValueError):  # of other options or data: who runs it says so
+        return None
+
+
+def _is_busy(cell: Cell) -> bool:
+    """Whether another process works on a cell."""
+    folder = run_folder(TrainOptions.from_values(cell))
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with locked(folder / LOCK, str(folder)):
+            return False
+    except BusyError:
+        return True
+    except (OSError, ValueError):  # who runs it says so
+        return False
 
 
 def as_cell(cell: Cell | TrainOptions) -> Cell:
