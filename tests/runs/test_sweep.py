@@ -1,6 +1,8 @@
 """Cells to records: what is done, what others do, what fails, and who does it."""
 
+import os
 import pickle
+import signal
 import threading
 import time
 
@@ -12,6 +14,7 @@ from longlens.runs.engines import Here, Processes, find_engine
 from longlens.runs.run import LOCK, run_folder
 from longlens.runs.search import parse, tune
 from longlens.training.faults import Stopped
+from longlens.training.loop import Trainer
 from longlens.training.options import TrainOptions
 from longlens.training.records import Record, comparable, read_record
 
@@ -71,6 +74,20 @@ def test_a_record_of_other_options_survives_a_failure(tmp_path):
     (failed,) = sweep([other])
     assert failed["status"] == "failed" and "other options" in failed["error"]
     assert read_record(tmp_path / "runs" / "mine") == first
+
+
+def test_a_signal_during_the_last_evaluation_stops_the_sweep(tmp_path, monkeypatch):
+    finish = Trainer._finish
+
+    def late(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return finish(trainer)
+
+    monkeypatch.setattr(Trainer, "_finish", late)
+    with pytest.raises(Stopped, match="is finished"):
+        sweep(cells_in(tmp_path, 2))
+    (record,) = (tmp_path / "runs").glob("*/record.json")
+    assert read_record(record.parent)["status"] == "finished"
 
 
 def test_a_stop_comes_back_from_another_process():

@@ -189,6 +189,8 @@ def _train(
     finally:
         if record is not None:
             record.close()
+    if signum := trainer.signals.received:  # during the last evaluation; nothing else may begin
+        raise Stopped(signum, f"stopped by a signal; {folder} is finished")
     return read_record(folder)
 
 
