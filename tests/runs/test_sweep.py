@@ -120,6 +120,8 @@ def test_wrong_cells_are_found_before_anything_runs(tmp_path):
         sweep([cells[0], {**cells[1], "lr": 10**400}])
     with pytest.raises(ValueError, match="'widht' is no option"):
         sweep([cells[0], {**cells[1], "widht": 3}])
+    with pytest.raises(ValueError, match="unknown mixer 'lass'; did you mean 'las'"):
+        sweep([cells[0], {**cells[1], "mixer": "lass"}])
     with pytest.raises(ValueError, match="cells 0 and 1 would both be"):
         sweep([cells[0], cells[0]])
     with pytest.raises(ValueError, match="got 'moon'"):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from longlens.files import BusyError, locked, make_folder
+from longlens.layers.registry import MIXERS, unknown
 from longlens.runs.finished import finished_record
 from longlens.runs.run import LOCK, run_folder, train_run
 from longlens.training.faults import Stopped
@@ -195,9 +196,12 @@ def _is_busy(cell: Cell) -> bool:
 
 def as_cell(cell: Cell | TrainOptions) -> Cell:
     """Check a cell; return its options as plain JSON values, ready to be sent anywhere."""
+    checked = cell if isinstance(cell, TrainOptions) else TrainOptions.from_values(cell)
+    if checked.mixer not in MIXERS:  # or it would fail after the cells before it have run
+        raise unknown("mixer", checked.mixer, MIXERS)
+    options = checked.to_json()
     if isinstance(cell, TrainOptions):
-        return cell.to_json()
-    options = TrainOptions.from_values(cell).to_json()
+        return options
     plain: Cell = json.loads(json.dumps({name: options[name] for name in cell}))
     return plain
 

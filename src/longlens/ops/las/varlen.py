@@ -112,6 +112,8 @@ def _check(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longes
                 f"{name} must have shape (tokens, heads, head_dim) with the query's "
                 f"{query.shape[0]} tokens, got {tuple(t.shape)}"
             )
+    if not isinstance(cu_seqlens, Tensor):
+        raise ValueError(f"cu_seqlens must be a tensor of N+1 integers, got {cu_seqlens!r:.60}")
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1 or cu_seqlens.dtype not in INTEGERS:
         raise ValueError(
             "cu_seqlens must be a tensor of N+1 integers for N sequences, got "
