@@ -87,3 +87,8 @@ def test_compiled_code_checks_the_bounds_where_it_runs():
     torch.testing.assert_close(compiled(X, bounds), attend(X, bounds))
     with pytest.raises(RuntimeError, match="cu_seqlens must rise"):
         compiled(X, torch.tensor([0, 11, 10]))
+
+
+def test_bounds_in_a_list_are_named():
+    with pytest.raises(ValueError, match=r"cu_seqlens must be a tensor .* got \[0, 10\]"):
+        las_attention_varlen(X, X, X, [0, 10], 10)
