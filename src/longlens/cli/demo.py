@@ -17,7 +17,7 @@ from longlens.runs import train_run
 from longlens.runs.run import run_folder
 from longlens.tasks import import_arrays
 from longlens.training.options import TrainOptions
-from longlens.training.records import RECORD
+from longlens.training.records import read_record
 
 PERIODS = (6.0, 8.0, 11.0, 15.0)
 NOISE = 0.7
@@ -89,6 +89,14 @@ def options(name: str, steps: int, seed: int, folder: Path) -> TrainOptions:
     )
 
 
+def _is_demo(folder: Path) -> bool:
+    """Whether a folder holds a run of the demo, and not one of the user's."""
+    try:
+        return bool(read_record(folder)["task"] == TASK)
+    except (ValueError, KeyError):
+        return False
+
+
 def main(argv: Sequence[str]) -> int:
     """Entry of `longlens demo`."""
     parser = argparse.ArgumentParser(
@@ -118,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
     records = {}
     for name in MODELS:
         run = options(name, given.steps, given.seed, folder)
-        if (run_folder(run) / RECORD).exists():  # an earlier demo: trained anew every time
+        if _is_demo(run_folder(run)):  # an earlier one: trained anew every time
             shutil.rmtree(run_folder(run))
         print(f"\n{name}", flush=True)
         records[name] = train_run(run)

@@ -216,14 +216,18 @@ def table(experiment: Experiment) -> dict[str, dict[str, Cell]]:
 
 
 def means(experiment: Experiment, cells: Mapping[str, Cell]) -> Mean | None:
-    """The mean over one row's columns; None where a mean means nothing (curves, one column)."""
-    if experiment.kind != "table" or experiment.metric != "accuracy" or len(cells) < 2:
+    """The mean over one row's columns; None where a mean means nothing (curves, one column).
+
+    Columns for which nobody published anything (stand-ins) are left out, where others have that.
+    """
+    with_published = {column for row in experiment.published.values() for column in row}
+    chosen = [cells[name] for name in cells if name in with_published] or list(cells.values())
+    if experiment.kind != "table" or experiment.metric != "accuracy" or len(chosen) < 2:
         return None
-    ours = [cell.mean if cell.comparable else None for cell in cells.values()]
     return Mean(
         metric=Metric(experiment.metric),
-        ours=_mean_of_all(ours),
-        published=_mean_of_all([cell.published for cell in cells.values()]),
+        ours=_mean_of_all([cell.mean if cell.comparable else None for cell in chosen]),
+        published=_mean_of_all([cell.published for cell in chosen]),
     )
 
 
