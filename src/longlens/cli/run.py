@@ -35,8 +35,9 @@ A table is a JSON or YAML file: a list of cells (options of `longlens train`) or
   base: {{task: listops, epochs: 40}}
   grid: {{mixer: [las, softmax, s4d], seed: [0, 1, 2], mixer_options.window: [3, 5]}}
 
-The options of all cells are checked before the first one runs. The same command again goes on where it was cut
-off, tries again what failed, and does what is new; given twice at once, both share the work."""
+The options of all cells are checked before the first one runs. The same command again goes on where
+it was cut off, tries again what failed, and does what is new; given twice at once, both share the
+work."""
 
 
 def parser() -> argparse.ArgumentParser:
