@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from longlens.config import check_types
 from longlens.layers.registry import options_of
 from longlens.runs import sweep
 from longlens.runs.cell import with_options
@@ -63,13 +62,14 @@ def read_options(folder: str | Path, runs: str, root: str | None) -> TrainOption
         for key, value in record["options"].items()
         if key in known and key not in PLACEMENT
     }
+    values |= {
+        "runs": runs, "root": root or record["options"].get("root"), "progress": False,
+        "device": record["options"].get("device", "auto"),
+    }  # fmt: skip
     try:
-        check_types(TrainOptions, values)
+        options = TrainOptions.from_values(values)
     except ValueError as error:
         raise ValueError(f"{folder} holds options that cannot be trained ({error})") from None
-    device = record["options"].get("device", "auto")
-    options = TrainOptions(**values, runs=runs, root=root or record["options"].get("root"),
-                           progress=False, device=device)  # fmt: skip
     if different := other_data(record, options):
         raise ValueError(
             f"a curve of {folder} would be drawn on other data than the run's: {different}"

@@ -51,27 +51,28 @@ def plain_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 def show_lens(measurement: Measurement) -> dict[str, Any]:
     """What the page shows of measurements inside models."""
     values = measurement.values
-    title = str(values.get("title") or measurement.name)
-    return {
-        "title": title,
-        "verdict": "",
-        "marks": [],
-        "notes": [*LENS_NOTES, *map(str, values.get("notes") or ())],
-        "tables": [_lens_table(title, values)],
-        "pictures": _profiles(values),
-    }
+    shown = _shown(measurement, _lens_table(_title(measurement), values))
+    return shown | {"notes": [*LENS_NOTES, *shown["notes"]], "pictures": _profiles(values)}
 
 
 def show_comparison(measurement: Measurement) -> dict[str, Any]:
     """What the page shows of layers compared with others' code."""
-    values = measurement.values
-    title = str(values.get("title") or measurement.name)
+    rows = measurement.values.get("rows") or ()
+    return _shown(measurement, plain_table(_title(measurement), rows))
+
+
+def _title(measurement: Measurement) -> str:
+    return str(measurement.values.get("title") or measurement.name)
+
+
+def _shown(measurement: Measurement, table: Table) -> dict[str, Any]:
+    """A measurement with one table, as the page wants it."""
     return {
-        "title": title,
+        "title": _title(measurement),
         "verdict": "",
         "marks": [],
-        "notes": list(map(str, values.get("notes") or ())),
-        "tables": [plain_table(title, values.get("rows") or ())],
+        "notes": list(map(str, measurement.values.get("notes") or ())),
+        "tables": [table],
         "pictures": [],
     }
 

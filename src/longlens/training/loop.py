@@ -131,8 +131,7 @@ class Trainer:
             if self.options.resume == "require":
                 raise TrainingError(f"resume is require, but {self.folder} has no checkpoint")
             if self.record is not None and self.record.curve_bytes():
-                # cut off before its first checkpoint
-                self.record.cut_curves(0)
+                self.record.cut_curves(0)  # cut off before its first checkpoint
                 self.record.event("begin again", commit=self.provenance.get("commit"))
             return False
         changed = check_same_run(saved, self.folder, self.job, self.options, self.provenance)
