@@ -255,6 +255,7 @@ def test_the_verdicts_under_results_are_those_of_todays_rules(path):
         (["far-order", "--fields", "3,3"], "different numbers"),
         (["far-order", "--fields", "0"], "1 or more"),
         (["far-order", "--seeds", "0"], "seeds must be 1 or more, got 0"),
+        (["far-order", "--workers", "0"], "workers must be 1 or more, got 0"),
         (["far-order", "--set", "dim"], "KEY=VALUE"),
         (["far-order", "--set", "dims=3"], "'dims' is no option of longlens train"),
         (["far-order", "--set", "dim=wide"], "dim"),

@@ -77,6 +77,8 @@ class AuditOptions:
     workers: int = 1
 
     def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise ValueError(f"workers must be 1 or more, got {self.workers}")
         if self.seeds is not None and self.seeds < 1:
             raise ValueError(f"seeds must be 1 or more, got {self.seeds}")
         if self.fields is not None:
