@@ -1,6 +1,7 @@
 """Set-up that must happen before torch is imported, and one random seed for every test."""
 
 import os
+from pathlib import Path
 
 # Virtual machines that advertise AMX without allowing it kill bfloat16 matmuls with SIGILL.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -24,3 +25,19 @@ settings.load_profile("longlens")
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture
+def run_options(tmp_path, data):
+    """Options of a tiny run in a folder of its own."""
+    from tests.training.runs import tiny
+
+    def make(**changes):
+        return tiny(tmp_path, **({"root": str(data)} | changes))
+
+    return make

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 import torch
 
 from longlens.ops.las.decay import FOLD_RANGE
-from tests.las.layouts import LAYOUTS, SAME_VALUES, laid_out
+from tests.ops.las.layouts import LAYOUTS, SAME_VALUES, laid_out
 
 SEED = 17
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -23,7 +23,7 @@ import numpy as np
 
 from longlens.tasks import import_arrays, load, prepare
 from longlens.tasks.imported import imported_folder
-from tests.tasks import task_layouts
+from tests.tasks import layouts
 
 Counts = dict[str, int]
 
@@ -115,7 +115,7 @@ def _text(path: Path) -> str:
 
 def kill_prepare(folder: Path, wanted: int, chance: random.Random) -> Counts:
     """Data sets from generators and from files; each is whole or not there, and ends the same."""
-    source = task_layouts.write_folder(folder / "source", task_layouts.aan_files(40))
+    source = layouts.write_folder(folder / "source", layouts.aan_files(40))
     small = {"validation": 300, "test": 300}
     sets = [
         ("listops", {"train": 3000, **small, "min_length": 5, "max_length": 60}, None),

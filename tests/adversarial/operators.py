@@ -11,7 +11,7 @@ from longlens.ops.las import explain, las_attention_packed, las_attention_varlen
 from longlens.ops.las.decode import LaSCache
 from longlens.ops.las.reference import reference
 from longlens.ops.rotary import rotary_angles, rotate
-from tests.las.layouts import laid_out
+from tests.ops.las.layouts import laid_out
 
 from .attacks import LARGEST_SCORE, Attack, draw_attack, exact_call, options_of, tensors
 from .budgets import allowed_error, gradient_terms

@@ -32,7 +32,7 @@ from longlens.training import checkpoint
 from longlens.weights import load_tensors, save_tensors
 from tests.adversarial.attack import SEED, arrays_of, attack, preparing
 from tests.adversarial.counts import record
-from tests.tasks import task_layouts as layouts
+from tests.tasks import layouts
 
 pytestmark = pytest.mark.adversarial
 

@@ -25,7 +25,7 @@ from tests.adversarial.counts import record
 from tests.adversarial.damage import restructure
 from tests.report.sample import table2
 from tests.report.test_collect import HEADER, write_run
-from tests.tasks import task_layouts as layouts
+from tests.tasks import layouts
 
 pytestmark = pytest.mark.adversarial
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 import longlens.hf
 from tests.hf.tiny import inputs, layers_of, make, pad
-from tests.las.oracle import oracle
+from tests.ops.las.oracle import oracle
 
 MODELS = ("llama", "qwen2", "bert", "vit")
 READINGS = [

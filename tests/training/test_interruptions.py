@@ -16,8 +16,8 @@ from longlens.runs import train_run
 from longlens.runs.run import run_folder
 from longlens.training import loop
 from longlens.training.records import RECORD, Record, read_record
+from tests.cli.test_train import words
 from tests.training.runs import outcome
-from tests.training.test_train_cli import words
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 

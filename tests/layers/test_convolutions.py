@@ -16,8 +16,8 @@ from longlens.layers.mega import DampedEMA, Mega, laplace
 from longlens.layers.sgconv import SGConv
 from longlens.ops.conv import conv_reference
 from longlens.ops.ema import ema_reference
-from tests.zoo.cases import run_steps
-from tests.zoo.test_state_space import shake
+from tests.layers.cases import run_steps
+from tests.layers.test_state_space import shake
 
 F64 = torch.float64
 BOTH = pytest.mark.parametrize("bidirectional", [False, True])

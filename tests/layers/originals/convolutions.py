@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from tests.zoo.originals.plain import (
+from tests.layers.originals.plain import (
     convolve,
     dense,
     erf,
@@ -14,7 +14,7 @@ from tests.zoo.originals.plain import (
     silu,
     softmax,
 )
-from tests.zoo.originals.state_space import framed
+from tests.layers.originals.state_space import framed
 
 
 def sgconv(w, x, layer):

@@ -1,17 +1,17 @@
-"""``python -m tests.zoo.originals`` measures all comparisons and writes results/originals.json."""
+"""``python -m tests.layers.originals`` measures all and writes results/originals.json."""
 
 import json
 from pathlib import Path
 
 from longlens.training.provenance import provenance
-from tests.zoo.originals.measure import deviation
-from tests.zoo.originals.table import COMPARISONS
+from tests.layers.originals.measure import deviation
+from tests.layers.originals.table import COMPARISONS
 
 RECORD = Path(__file__).parents[3] / "results" / "originals.json"
 NOTES = (
     "Deviation: the largest difference of outputs, relative to the largest output, over options of "
     "the layer (directions, variants), in float64, with weights moved off their initial values.",
-    "Compared with the mathematics of that code, written anew in numpy (tests/zoo/originals).",
+    "Compared with the mathematics of that code, written anew in numpy (tests/layers/originals).",
 )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from longlens.tasks import load, prepare
-from tests.tasks import task_layouts as layouts
+from tests.tasks import layouts
 
 HELPER = Path(__file__).with_name("kill_points.py")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork and signals")

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 
 from longlens.layers import build
-from tests.zoo.cases import options
-from tests.zoo.originals.plain import numbers
-from tests.zoo.originals.table import Comparison
-from tests.zoo.test_state_space import shake
+from tests.layers.cases import options
+from tests.layers.originals.plain import numbers
+from tests.layers.originals.table import Comparison
+from tests.layers.test_state_space import shake
 
 DIM = 8
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from tests.zoo.originals.plain import (
+from tests.layers.originals.plain import (
     attend,
     dense,
     elu_plus_one,

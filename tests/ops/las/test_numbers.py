@@ -13,7 +13,7 @@ from longlens.ops.las.decode import LaSCache
 
 from .cases import error
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Q = torch.randn(2, 4, 6, 8)
 
 

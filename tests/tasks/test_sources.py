@@ -19,7 +19,7 @@ from longlens.tasks.png import decode_png, encode_png, luma
 from longlens.tasks.retrieval import CitationOptions, draw_negatives, split_documents
 from longlens.tasks.text import hold_out
 from longlens.tasks.writer import Writer
-from tests.tasks import task_layouts as layouts
+from tests.tasks import layouts
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from longlens.layers.reformer import Reformer
-from tests.zoo.cases import KEYS
-from tests.zoo.originals.__main__ import RECORD, row
-from tests.zoo.originals.attention import reformer
-from tests.zoo.originals.measure import deviation
-from tests.zoo.originals.table import COMPARISONS, NO_CODE, Comparison
+from tests.layers.cases import KEYS
+from tests.layers.originals.__main__ import RECORD, row
+from tests.layers.originals.attention import reformer
+from tests.layers.originals.measure import deviation
+from tests.layers.originals.table import COMPARISONS, NO_CODE, Comparison
 
 ROWS = [(key, comparison) for comparison in COMPARISONS for key in comparison.keys]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.zoo.originals import attention, convolutions, state_space
+from tests.layers.originals import attention, convolutions, state_space
 
 BOTH = ({"bidirectional": False}, {"bidirectional": True})
 ROUNDING = 1e-12

@@ -19,7 +19,7 @@ from longlens.tasks import DataError, import_arrays, load, prepare, sources
 from longlens.tasks.npy import open_npy, read_npy
 from longlens.tasks.png import decode_png, encode_png
 from longlens.tasks.writer import Writer
-from tests.tasks import task_layouts as layouts
+from tests.tasks import layouts
 
 X = np.arange(80).reshape(20, 4) % 7
 Y = np.arange(20) % 2

@@ -18,7 +18,7 @@ from longlens.layers.ss import SSKernel
 from longlens.ops.conv import conv_reference
 from longlens.ops.scan import scan_reference
 from longlens.ops.ssm import bilinear, dense_kernel_reference, hippo_legs, hippo_nplr
-from tests.zoo.cases import run_steps
+from tests.layers.cases import run_steps
 
 F64, C128 = torch.float64, torch.complex128
 

@@ -197,13 +197,13 @@ def test_split_sequences_refuse_transforms():
 
 
 def test_every_row_of_the_table_names_its_test():
-    tests = Path(__file__).parents[1]
+    tests = Path(__file__).parents[2]
     page = (tests.parent / "docs" / "reliability.md").read_text()
     table = page.split("### Transforms")[1].split("\n\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ") and "---" not in line][1:]
     there = {
         name
-        for folder in ("las", "layers")
+        for folder in ("ops/las", "layers")
         for file in (tests / folder).glob("test_*.py")
         for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
     }

@@ -14,7 +14,7 @@ import pytest
 from longlens.cli.data import main
 from longlens.tasks import TASKS, load
 from longlens.tasks.png import decode_png
-from tests.tasks import task_layouts as layouts
+from tests.tasks import layouts
 
 TINY = ["--train", "6", "--validation", "2", "--test", "2"]
 

@@ -11,7 +11,7 @@ from longlens.cli.layers import main, plain
 from longlens.layers import build
 from longlens.models.aspects import decays, describe, is_recurrent, paper
 from longlens.models.count import OperationCounter, flop_count, parameter_count, saved_bytes
-from tests.zoo.cases import KEYS
+from tests.layers.cases import KEYS
 
 # Table 10: decaying, regularised, unique initialisation, stable, gating, complex, normalised,
 # non-recurrent.

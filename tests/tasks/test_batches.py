@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from longlens.tasks import Batches, DataError, import_arrays, load, prepare
 from longlens.tasks.order import bucket_edges, draw, permutation, plan_epoch
-from tests.tasks import task_layouts as layouts
+from tests.tasks import layouts
 
 SIZES = {"train": 60, "validation": 8, "test": 8}
 SHORT = {"min_length": 4, "max_length": 90, "max_depth": 6, "max_args": 6}

@@ -14,7 +14,7 @@ import pytest
 from longlens.tasks import DataError, files, load, prepare
 from longlens.tasks.fetch import Remote, fetch
 from longlens.tasks.registry import TASKS
-from tests.tasks import task_layouts as layouts
+from tests.tasks import layouts
 
 DATA = bytes(np.random.default_rng(0).integers(0, 256, 300_000, dtype=np.uint8))
 

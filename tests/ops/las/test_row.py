@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longlens import decay_rates, explain, las_attention
-from tests.las.oracle import oracle
+from tests.ops.las.oracle import oracle
 
 
 @given(

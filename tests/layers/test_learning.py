@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from longlens.config import ModelConfig
 from longlens.layers import MIXERS, build
 from longlens.models.build import build_model
-from tests.zoo.cases import options
+from tests.layers.cases import options
 
 LENGTH = 24
 EARLY = 6  # positions that are not scored: they have seen next to nothing

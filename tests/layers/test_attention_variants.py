@@ -12,8 +12,8 @@ from longlens.layers.local import LocalAttention
 from longlens.layers.luna import Luna
 from longlens.layers.performer import Performer
 from longlens.layers.reformer import SELF_SCORE, Reformer
-from tests.zoo.cases import run_steps
-from tests.zoo.test_state_space import shake
+from tests.layers.cases import run_steps
+from tests.layers.test_state_space import shake
 
 F64 = torch.float64
 BOTH = pytest.mark.parametrize("bidirectional", [False, True])

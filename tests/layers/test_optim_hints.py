@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from longlens.config import ModelConfig
 from longlens.layers.base import optim_hints, special
 from longlens.models.build import build_model
-from tests.zoo.cases import KEYS, make
+from tests.layers.cases import KEYS, make
 
 # As published: a small learning rate for what makes the memory (poles, step sizes, and the input
 # matrix where it is HiPPO's) or the taps themselves, the model's own for everything else.

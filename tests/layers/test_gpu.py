@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from tests.zoo.cases import KEYS, make
+from tests.layers.cases import KEYS, make
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from longlens.models.count import flop_count, saved_bytes
-from tests.zoo.cases import CASES, DEFAULTS, IDS, KEYS, directions, make, run_steps
+from tests.layers.cases import CASES, DEFAULTS, IDS, KEYS, directions, make, run_steps
 
 DIM = 16
 every_case = pytest.mark.parametrize(("key", "direction"), CASES, ids=IDS)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests.zoo.originals.plain import (
+from tests.layers.originals.plain import (
     complex_of,
     convolve,
     dense,

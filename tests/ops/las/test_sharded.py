@@ -231,7 +231,7 @@ def test_layers_over_a_split_sequence_do_not_decode(method):
 @pytest.mark.parametrize("exchange", ["gather", "ring"])
 def test_the_example_agrees_with_one_process(ranks, exchange):
     """Under torchrun and DDP, with pieces of different lengths."""
-    script = Path(__file__).parents[2] / "examples" / "split_sequence.py"
+    script = Path(__file__).parents[3] / "examples" / "split_sequence.py"
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
     done = subprocess.run(
         [sys.executable, *launcher, str(script), "--length", "1001", "--exchange", exchange],
