@@ -70,13 +70,13 @@ def by_mixer(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     >>> by_mixer({"s4d.bidirectional": True})
     {'s4d': {'bidirectional': True}}
     """
-    found: dict[str, dict[str, Any]] = {}
+    options: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         mixer, dot, key = name.partition(".")
         if not dot or not key:
             raise ValueError(f"mixer-option must be MIXER.KEY=VALUE, got {name!r}")
-        found.setdefault(mixer, {})[key] = value
-    return found
+        options.setdefault(mixer, {})[key] = value
+    return options
 
 
 def read_fields(text: str | None) -> tuple[tuple[int, ...] | None, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,38 +73,40 @@ def diagnose(
     spec = task.spec
     assert spec.num_classes is not None
     majority = int(np.bincount(task["train"].targets).argmax())
-    found: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "majority": float((task["test"].targets == majority).mean()),
         "chance": 1 / spec.num_classes,
     }
     if spec.pair:
-        return found | {"note": "probes are for single sequences; this task has pairs"}
+        return measured | {"note": "probes are for single sequences; this task has pairs"}
     sizes = (2000, 500, 1000) if quick else (8000, 1000, 4000)
     edges = bin_edges(task)
     parts = [
         sample(task[name], size, edges, length)
         for name, size in zip(("train", "validation", "test"), sizes, strict=True)
     ]
-    found["examples"] = {
+    measured["examples"] = {
         name: len(part.labels)
         for name, part in zip(("train", "validation", "test"), parts, strict=True)
     }
     classes = spec.num_classes
     vocabulary = spec.vocab_size if edges is None and spec.vocab_size else BINS
-    found["bag_of_tokens"] = _probe(parts, lambda s: ngram_counts(s, 1), classes)
-    found["bigrams"] = _probe(parts, lambda s: ngram_counts(s, 2), classes)
-    found["trigrams"] = _probe(parts, lambda s: ngram_counts(s, 3), classes)
-    found["tokens_in_place"] = _probe(parts, placed_tokens, classes)
+    measured["bag_of_tokens"] = _probe(parts, lambda s: ngram_counts(s, 1), classes)
+    measured["bigrams"] = _probe(parts, lambda s: ngram_counts(s, 2), classes)
+    measured["trigrams"] = _probe(parts, lambda s: ngram_counts(s, 3), classes)
+    measured["tokens_in_place"] = _probe(parts, placed_tokens, classes)
     if probes_only:
-        return found
-    found["mutual_information"] = mutual_information(parts[0], vocabulary, classes)
-    found["shuffled_trigrams"] = _shuffled(parts, classes, quick)
-    return found
+        return measured
+    measured["mutual_information"] = mutual_information(parts[0], vocabulary, classes)
+    measured["shuffled_trigrams"] = _shuffled(parts, classes, quick)
+    return measured
 
 
-def _probe(parts: list[Sample], features: Any, classes: int) -> dict[str, Any]:
-    made: list[tuple[Features, Ints]] = [(features(p.sequences), p.labels) for p in parts]
-    return linear_probe(made[0], made[1], made[2], classes)
+def _probe(
+    parts: list[Sample], features: Callable[[Sequences], Features], classes: int
+) -> dict[str, Any]:
+    train, validation, test = ((features(part.sequences), part.labels) for part in parts)
+    return linear_probe(train, validation, test, classes)
 
 
 def _shuffled(parts: list[Sample], classes: int, quick: bool) -> list[dict[str, Any]]:
@@ -135,8 +138,8 @@ def mutual_information(data: Sample, vocabulary: int, classes: int) -> dict[str,
     bias (Miller and Madow); ``floor`` is what 19 of 20 shuffles of the labels stay below.
 
     >>> x = [np.array([y, 0]) for y in (0, 1)] * 50
-    >>> found = mutual_information(Sample(x, np.array([0, 1] * 50)), 2, 2)
-    >>> [round(p["bits"], 1) for p in found["positions"]]
+    >>> bits = mutual_information(Sample(x, np.array([0, 1] * 50)), 2, 2)
+    >>> [round(p["bits"], 1) for p in bits["positions"]]
     [1.0, 0.0]
     """
     lengths = np.array([len(tokens) for tokens in data.sequences])

@@ -23,23 +23,23 @@ def judge(report: Mapping[str, Any]) -> dict[str, Any]:
             ``options``.
 
     >>> point = dict(model="conv 3", receptive_field=3, seed=0, validation=0.6, test=0.6)
-    >>> found = judge(dict(task="t", points=[point], chance=0.5, length=9, diagnostics={},
+    >>> judged = judge(dict(task="t", points=[point], chance=0.5, length=9, diagnostics={},
     ...     data=dict(examples=dict(test=100)), options={}, **{"global": []}))
-    >>> found["verdict"]["category"], found["verdict"]["decided"]
+    >>> judged["verdict"]["category"], judged["verdict"]["decided"]
     ('open', False)
     """
     points = [*report["points"], *report["global"]]
     floor = floor_of(report.get("diagnostics"), report["chance"])
     test_size = report["data"]["examples"]["test"]
-    found = summarise(points, report["chance"], test_size, report["length"], floor)
+    judged = summarise(points, report["chance"], test_size, report["length"], floor)
     known = published(report["task"])
-    found["published"] = known if _as_published(report) else None
+    judged["published"] = known if _as_published(report) else None
     if known is None:
-        return found | {"ratio": None, "layer_ratio": None}
+        return judged | {"ratio": None, "layer_ratio": None}
     kernel, depth = known["kernel"], _depth(report["options"])
-    return found | {
-        "ratio": _ratio(found["curve"], kernel, depth),
-        "layer_ratio": _ratio(found["curve"], 1 + depth * (kernel - 1), depth),
+    return judged | {
+        "ratio": _ratio(judged["curve"], kernel, depth),
+        "layer_ratio": _ratio(judged["curve"], 1 + depth * (kernel - 1), depth),
     }
 
 

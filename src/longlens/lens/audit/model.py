@@ -53,8 +53,8 @@ def shuffled_accuracy(
             for kind, window in settings:
                 inputs = batch.inputs
                 if kind is not None:
-                    chance = torch.Generator().manual_seed(number * 65536 + window)
-                    inputs = shuffled_batch(inputs, batch.mask, window, kind, chance)
+                    rng = torch.Generator().manual_seed(number * 65536 + window)
+                    inputs = shuffled_batch(inputs, batch.mask, window, kind, rng)
                 outputs = model(inputs, batch.mask)
                 right[kind, window] += int((outputs.argmax(-1) == batch.targets).sum())
     return [

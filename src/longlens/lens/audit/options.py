@@ -133,8 +133,8 @@ class AuditOptions:
 
     def _training(self) -> dict[str, Any]:
         """Options of `longlens train` that all models share."""
-        own: dict[str, Any] = dict(QUICK_TRAINING) if self.quick else {"batch_size": 32}
-        return own | dict(self.training)
+        shared: dict[str, Any] = dict(QUICK_TRAINING) if self.quick else {"batch_size": 32}
+        return shared | dict(self.training)
 
     def receptive_fields(self, length: int) -> list[int]:
         """The fields to train, rising; ``length`` is that of the longest example."""

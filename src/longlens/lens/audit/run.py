@@ -48,23 +48,51 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> found = audit(AuditOptions("far-order", dict(distance=4, train=8, validation=4, test=4),
+    >>> report = audit(AuditOptions("far-order", dict(distance=4, train=8, validation=4, test=4),
     ...     fields=(3,), seeds=1, steps=1, training=dict(dim=8, depth=1, batch_size=4),
     ...     diagnostics=False, runs=folder, root=folder, progress=False))
-    >>> found["points"][0]["receptive_field"], found["global"][0]["mixer"]
+    >>> report["points"][0]["receptive_field"], report["global"][0]["mixer"]
     (3, 's4d')
     """
-    for mixer in options.mixers:
-        if mixer not in MIXERS:
-            raise unknown("mixer", mixer, MIXERS)
-    task: Task = tasks.load(options.task, options.root, **options.data)
-    check_labels(task)
-    if options.training.get("mix_easier"):
-        task = with_easier_sets(task, options.root)
+    task = _load(options)
     length = options.training.get("length")
     longest = min(task.spec.max_length, length or task.spec.max_length)
     fields = options.receptive_fields(longest)
-    report: Report = {
+    report = _empty_report(options, task, fields, longest)
+    save = save or (lambda values: None)
+    _say(options, "diagnostics" if options.diagnostics else "linear probes")
+    report["diagnostics"] = diagnose(task, options.quick, length, not options.diagnostics)
+    save(report)
+    models = _models(options, task, fields)
+    records: dict[int, Report] = {}
+
+    def each(place: int, record: Report) -> None:
+        records[place] = record
+        _say(options, f"{models[place].name}: {_result(record)}")
+        # in the order of the models, whichever process finished first
+        _add_models(report, [(models[number], records[number]) for number in sorted(records)])
+        save(report)
+
+    sweep([model.run for model in models], workers=options.workers, each=each)
+    if options.diagnostics and report["best"] is not None and not task.spec.pair:
+        report["shuffled_model"] = _shuffle_best(options, task, report["best"])
+        save(report)
+    return report
+
+
+def _load(options: AuditOptions) -> Task:
+    """Load the task, unless an option or the task itself makes an audit of it impossible."""
+    for mixer in options.mixers:
+        if mixer not in MIXERS:
+            raise unknown("mixer", mixer, MIXERS)
+    task = tasks.load(options.task, options.root, **options.data)
+    check_labels(task)
+    return with_easier_sets(task, options.root) if options.training.get("mix_easier") else task
+
+
+def _empty_report(options: AuditOptions, task: Task, fields: list[int], longest: int) -> Report:
+    """Everything that is known of an audit before anything was measured."""
+    return {
         "schema": SCHEMA,
         "kind": "audit",
         "task": options.task,
@@ -79,39 +107,26 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
         "points": [],
         "global": [],
     }
-    save = save or (lambda values: None)
-    _say(options, "diagnostics" if options.diagnostics else "linear probes")
-    report["diagnostics"] = diagnose(task, options.quick, length, not options.diagnostics)
-    save(report)
-    models = [
+
+
+def _models(options: AuditOptions, task: Task, fields: list[int]) -> list[Model]:
+    """Every model of the audit, seed by seed, so that an early end has something of each."""
+    kinds: list[tuple[str, int | None]] = [(mixer, None) for mixer in options.mixers]
+    kinds += [("conv", field) for field in fields]
+    return [
         Model(mixer, field, seed, options.train_options(task.spec, mixer, field, seed))
         for seed in range(options.number_of_seeds)
-        for mixer, field in [
-            *((mixer, None) for mixer in options.mixers),
-            *(("conv", field) for field in fields),
-        ]
+        for mixer, field in kinds
     ]
-    records: dict[int, Report] = {}
-
-    def each(place: int, record: Report) -> None:
-        records[place] = record
-        _say(options, f"{models[place].name}: {_result(record)}")
-        # in the order of the models, whichever process finished first
-        done = [(models[number], records[number]) for number in sorted(records)]
-        _add_models(report, done)
-        save(report)
-
-    sweep([model.run for model in models], workers=options.workers, each=each)
-    if options.diagnostics and report["best"] is not None and not task.spec.pair:
-        report["shuffled_model"] = _shuffle_best(options, task, report["best"])
-        save(report)
-    return report
 
 
 def _provenance(records: Iterable[Report]) -> Report:
     """Where the models come from; several values where they differ."""
-    all_of = [record["provenance"] for record in records]
-    return {name: ", ".join(dict.fromkeys(str(own[name]) for own in all_of)) for name in all_of[-1]}
+    origins = [record["provenance"] for record in records]
+    return {
+        name: ", ".join(dict.fromkeys(str(origin[name]) for origin in origins))
+        for name in origins[-1]
+    }
 
 
 def check_labels(task: Task) -> None:
@@ -218,7 +233,7 @@ def _options(options: AuditOptions, fields: list[int]) -> Report:
         "task_options": options.data,
         "fields": fields,
         "mixers": list(options.mixers),
-        "mixer_options": {name: dict(own) for name, own in options.mixer_options.items()},
+        "mixer_options": {name: dict(each) for name, each in options.mixer_options.items()},
         "seeds": options.number_of_seeds,
         "quick": options.quick,
         "depth": options.depth,
@@ -274,12 +289,12 @@ def _shuffle_best(options: AuditOptions, task: Task, best: Report) -> Report:
     mixer = "conv" if convolution else best["model"]
     field = best["receptive_field"] if convolution else None
     run = options.train_options(task.spec, mixer, field, 0)
-    found: Report = {"model": best["model"], "seed": 0, "rows": []}
+    accuracy: Report = {"model": best["model"], "seed": 0, "rows": []}
     folder = run_folder(run)
     try:
         there = finished_record(folder, run, task) is not None and (folder / WEIGHTS).exists()
     except TrainingError as error:  # it is of other data
-        return found | {"note": str(error)}
+        return accuracy | {"note": str(error)}
     if not there:  # failed, or its record alone was copied here
-        return found | {"note": f"{folder.name} has no weights"}
-    return found | {"rows": shuffled_accuracy(folder, task, run, few=options.quick)}
+        return accuracy | {"note": f"{folder.name} has no weights"}
+    return accuracy | {"rows": shuffled_accuracy(folder, task, run, few=options.quick)}

@@ -107,9 +107,9 @@ def _draws(curve: list[dict[str, Any]], test_size: int) -> Floats:
         squares = sum((row["deviation"] or 0.0) ** 2 * (row["seeds"] - 1) for row in curve)
         spread = np.sqrt(squares / freedom / seeds)
     shape = (DRAWS, len(curve))
-    chance = rng.standard_t(freedom, shape) if freedom else np.zeros(shape)
+    noise = rng.standard_t(freedom, shape) if freedom else np.zeros(shape)
     counting = np.sqrt(mean * (1 - mean) / test_size)
-    return np.asarray(mean + spread * chance + counting * rng.standard_normal(shape))
+    return np.asarray(mean + spread * noise + counting * rng.standard_normal(shape))
 
 
 def _range(
@@ -122,9 +122,9 @@ def _range(
         every = np.concatenate([hits[:, bounded], np.ones((len(hits), 1), bool)], axis=1)
         return np.asarray(fields[every.argmax(axis=1)])
 
-    found = first(np.asarray(reached)[None])[0]
+    least = first(np.asarray(reached)[None])[0]
     low, high = np.quantile(first(np.asarray(draws)), [0.05, 0.95], method="nearest")
-    as_field = [None if value == np.inf else int(value) for value in (found, low, high)]
+    as_field = [None if value == np.inf else int(value) for value in (least, low, high)]
     several = min(row["seeds"] for row in curve) > 1
     return {"receptive_field": as_field[0], "interval": as_field[1:] if several else None}
 
