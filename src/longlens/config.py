@@ -8,27 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelOptions:
+    """What a user chooses of a model; its input and head follow from the task."""
+
+    mixer: str = "las"
+    """A key of `longlens layers`."""
+    mixer_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the mixer; a list holds one value for each block."""
+    bidirectional: bool | None = None
+    """Whether outputs may depend on later inputs; None: the mixer's own default."""
+    dim: int = 128
+    """D, the width of the model."""
+    depth: int = 4
+    """Number of blocks."""
+    positions: str = "none"
+    """One of none, learned and sinusoidal (added to the input), and rotary (inside attention)."""
+    norm: str = "layer"
+    """One of layer, rms, scale and batch; batch statistics leave out padding."""
+    prenorm: bool = True
+    """Normalise before the mixer (and at the end), else after the residual sum."""
+    residual: str = "float32"
+    """The sum that runs through all blocks in bfloat16 training: float32, or autocast (bfloat16:
+    less memory traffic, but every block rounds it)."""
+    feedforward: str = "mlp"
+    """One of mlp, silu (an mlp with SiLU), glu and none, after every mixer."""
+    expansion: float = 2.0
+    """Hidden width of the feed-forward part, in multiples of D."""
+    dropout: float = 0.0
+    """After embedding, mixers and feed-forward parts."""
+    tied_dropout: bool = False
+    """Drop whole channels of a sequence rather than single entries."""
+    pooling: str = "mean"
+    """One of mean, last and cls, over real tokens, or none: every position, for regression."""
+    tie_embeddings: bool = False
+    """Token heads share the embedding's weights."""
+
+
+@dataclass(frozen=True)
+class ModelConfig(ModelOptions):
     """A model: input, a stack of mixers, a head.
 
     >>> ModelConfig(mixer="s4d", dim=64, vocab_size=16, num_outputs=10).depth
     4
     """
 
-    mixer: str = "las"
-    """A key of ``longlens.layers.MIXERS``."""
-    mixer_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the mixer; a list holds one value for each block."""
-    bidirectional: bool | None = None
-    """Passed to the mixer; None: the mixer's own default."""
-    dim: int = 128
-    """D, the width of the model."""
-    depth: int = 4
-    """Number of blocks."""
     vocab_size: int | None = None
     """Tokens in, an embedding (but see ``numbers``); None: real values in, a linear map."""
     input_dim: int = 1
@@ -38,32 +67,10 @@ class ModelConfig:
     map."""
     max_length: int = 1024
     """The longest sequence; passed to mixers and positions that have a limit."""
-    positions: str = "none"
-    """One of "none", "learned", "sinusoidal" (added to the input), "rotary" (inside attention)."""
-    norm: str = "layer"
-    """One of "layer", "rms", "scale" and "batch"; batch statistics leave out padding."""
-    prenorm: bool = True
-    """Normalise before the mixer (and at the end), else after the residual sum."""
-    residual: str = "float32"
-    """The sum that runs through all blocks under autocast: float32, or "autocast", in its dtype
-    (less memory traffic, but every block rounds it)."""
-    feedforward: str = "mlp"
-    """One of "mlp", "silu" (an mlp with SiLU), "glu" and "none", after every mixer."""
-    expansion: float = 2.0
-    """Hidden width of the feed-forward part, in multiples of D."""
-    dropout: float = 0.0
-    """After embedding, mixers and feed-forward parts."""
-    tied_dropout: bool = False
-    """Drop whole channels of a sequence rather than single entries."""
-    pooling: str = "mean"
-    """One of "mean", "last" and "cls", over real tokens, or "none": every position, for
-    regression; not used by the token heads."""
     head: str = "classification"
     """One of "classification", "matching", "regression", "language" and "denoising"."""
     num_outputs: int = 2
     """Classes, or regression targets; token heads predict ``vocab_size`` tokens instead."""
-    tie_embeddings: bool = False
-    """Token heads share the embedding's weights."""
     second_head: bool = False
     """Add a token head beside ``head``, for denoising as a second loss."""
 
@@ -77,40 +84,68 @@ class ModelConfig:
         >>> ModelConfig.from_json({"dim": 64}).dim
         64
         """
-        check_types(cls, values)
-        return cls(**values)
+        return cls(**typed(cls, values, "a model"))
 
 
-def check_types(kind: type, values: Any) -> None:
-    """Raise ValueError unless ``values`` are fields of the dataclass ``kind``, of their types.
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text",
+         NoneType: "null", Mapping: "a mapping"}  # fmt: skip
 
-    >>> check_types(ModelConfig, {"dim": "64"})
+
+def typed(kind: type, values: Any, owner: str, *, convert: bool = False) -> dict[str, Any]:
+    """Return ``values`` if they are fields of the dataclass ``kind`` and of their types.
+
+    A whole number may stand for a float; true and false are no numbers.
+
+    Args:
+        kind: a dataclass.
+        values: a mapping from names of fields to JSON values.
+        owner: whose options they are, for the message.
+        convert: make floats of whole numbers, and numbers of text that reads as one (YAML takes
+            ``1e-3`` for text), where the field wants them.
+
+    Raises:
+        ValueError: a name is unknown, or a value has another type than it should.
+
+    >>> typed(ModelConfig, {"dropout": "1e-3", "expansion": 2}, "a model", convert=True)
+    {'dropout': 0.001, 'expansion': 2.0}
+    >>> typed(ModelConfig, {"dim": "64"}, "a model")
     Traceback (most recent call last):
-    ValueError: dim has a wrong type: '64'
+    ValueError: dim must be a whole number, got '64'
     """
     if not isinstance(values, Mapping):
-        raise ValueError(f"options must be a mapping, got {type(values).__name__}")
+        raise ValueError(f"the options of {owner} must be a mapping, got {type(values).__name__}")
     hints = get_type_hints(kind)
-    for name, value in values.items():
+    for name in values:
         if name not in hints:
-            raise ValueError(f"there is no option {name!r}")
-        origin, inner = get_origin(hints[name]), get_args(hints[name])
-        if origin is Literal:
-            fits = value in inner
-        else:
-            fits = _is_one_of(value, (Mapping,) if origin is Mapping else inner or (hints[name],))
-        if not fits:
-            raise ValueError(f"{name} has a wrong type: {value!r}")
+            near = get_close_matches(str(name), hints, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{name!r} is no option of {owner}{hint}")
+    return {name: _typed(name, value, hints[name], convert) for name, value in values.items()}
 
 
-def _is_one_of(value: Any, types: tuple[Any, ...]) -> bool:
-    """Whether a JSON value is of one of the types; true and false are no numbers.
-
-    >>> _is_one_of(3, (float,)), _is_one_of(True, (int,)), _is_one_of(None, (int, type(None)))
-    (True, False, True)
-    """
+def _typed(name: str, value: Any, hint: Any, convert: bool) -> Any:
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        if value not in inner:
+            raise ValueError(f"{name} must be one of {', '.join(map(str, inner))}, got {value!r}")
+        return value
+    allowed = (
+        {Mapping} if origin is Mapping else {get_origin(one) or one for one in inner or [hint]}
+    )
     if isinstance(value, bool):
-        return bool in types
-    if isinstance(value, int) and float in types:
-        return True
-    return isinstance(value, types)
+        fits = bool in allowed
+    else:
+        fits = isinstance(value, tuple(allowed)) or (
+            isinstance(value, int) and float in allowed and not convert
+        )
+    if fits:
+        return value
+    if convert and isinstance(value, int | str) and not isinstance(value, bool):
+        for number in (int, float):
+            if number in allowed and (isinstance(value, str) or number is float):
+                try:
+                    return number(value)
+                except (ValueError, OverflowError):
+                    continue
+    wanted = " or ".join(word for one, word in WORDS.items() if one in allowed)
+    raise ValueError(f"{name} must be {wanted or hint}, got {value!r}")

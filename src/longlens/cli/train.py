@@ -9,7 +9,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -31,41 +31,42 @@ A run that was cut off goes on when the same command is given again."""
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """What stands below each field of a dataclass, by name.
+    """What stands below each field of a dataclass, inherited ones included, by name.
 
     >>> field_docs(TrainOptions)["seed"][:28]
     'Decides initial weights, ord'
     """
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
-    found = {}
-    for field, below in pairwise(body.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-            assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
-            found[field.target.id] = " ".join(str(below.value.value).split())
-    return found
+    docs = {}
+    for part in filter(is_dataclass, kind.__mro__):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
+                docs[field.target.id] = " ".join(str(below.value.value).split())
+    return docs
 
 
 @cache
-def parser() -> ArgumentParser:
+def make_parser() -> ArgumentParser:
     """The command line of ``longlens train``, made once: a table parses hundreds of cells."""
     from jsonargparse import ArgumentParser
 
-    made = ArgumentParser(
+    parser = ArgumentParser(
         prog="longlens train",
         description="Train a model, or go on with what was begun, and write its record.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         exit_on_error=False,
     )
-    made.add_argument("--config", action="config", help="a file of options (YAML or JSON)")
+    parser.add_argument("--config", action="config", help="a file of options (YAML or JSON)")
     docs, types = field_docs(TrainOptions), get_type_hints(TrainOptions)
     for field in fields(TrainOptions):
         default = {} if field.name.endswith("_options") else field.default
         shown = "" if default is None else f" (default: {default})"
         what = docs[field.name].replace("%", "%%") + shown
-        made.add_argument(f"--{field.name}", type=types[field.name], default=default, help=what)
-    return made
+        parser.add_argument(f"--{field.name}", type=types[field.name], default=default, help=what)
+    return parser
 
 
 def parse(argv: Sequence[str]) -> TrainOptions:
@@ -76,7 +77,7 @@ def parse(argv: Sequence[str]) -> TrainOptions:
             name = word.partition("=")[2] or "".join(words[place + 1 : place + 2])
             if Path(name).is_file():
                 read_values(Path(name))  # the parser itself lets dates and numbers as keys through
-    values: dict[str, Any] = parser().parse_args(words).as_dict()
+    values: dict[str, Any] = make_parser().parse_args(words).as_dict()
     values.pop("config", None)
     return TrainOptions(**values)
 

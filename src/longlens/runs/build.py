@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from longlens.config import ModelConfig
+from longlens.config import ModelConfig, ModelOptions
 from longlens.layers.base import optim_hints
 from longlens.models.build import Model, build_model
 from longlens.tasks import Spec, Task
@@ -49,8 +49,7 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
     if hides and spec.inputs != "tokens":
         raise ValueError(f"protocol {options.protocol!r} hides tokens, but the task's inputs are "
                          f"{spec.inputs}")  # fmt: skip
-    own = {f.name for f in fields(ModelConfig)} & {f.name for f in fields(TrainOptions)}
-    values: dict[str, Any] = {name: getattr(options, name) for name in sorted(own)}
+    values: dict[str, Any] = {f.name: getattr(options, f.name) for f in fields(ModelOptions)}
     if spec.kind == "next_token":
         if hides:
             raise ValueError(f"protocol {options.protocol!r} is for tasks with labels; "

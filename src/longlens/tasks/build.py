@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.config import check_types
+from longlens.config import typed
 from longlens.tasks.cache import dataset_folder, download_folder
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote, fetch
@@ -121,7 +121,7 @@ def make_options(info: TaskInfo, values: dict[str, Any]) -> Any:
     if unknown := sorted(set(values) - set(allowed)):
         raise DataError(f"{info.name} has no option {unknown[0]!r}; its options are {allowed}")
     try:
-        check_types(info.options, values)
+        values = typed(info.options, values, info.name)
     except ValueError as error:
         raise DataError(f"{info.name}: {error}") from None
     return info.options(**values)

@@ -7,11 +7,10 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any, get_type_hints
+from typing import Any
 
+from longlens.config import ModelOptions, typed
 from longlens.training.budget import seconds
-from longlens.training.typed import typed
 from longlens.untrusted import check_folder_name
 
 PROTOCOLS = ("scratch", "denoise", "augment", "pretrain")
@@ -40,15 +39,9 @@ PLACEMENT = frozenset(
 
 
 @dataclass(frozen=True)
-class TrainOptions:
-    """Options of ``longlens train``.
+class DataOptions:
+    """What a run learns from."""
 
-    >>> options = TrainOptions(task="listops", mixer="s4d", steps=100)
-    >>> options.protocols, options.default_name()
-    (('scratch',), 'listops-s4d-0-f4b5dde3')
-    """
-
-    # --- what is learned ---
     task: str = "listops"
     """A name of `longlens data list`, or of a task that you imported."""
     task_options: Mapping[str, Any] = field(default_factory=dict)
@@ -61,40 +54,19 @@ class TrainOptions:
     """train, or train+validation: can the model fit both? Validation then measures no
     generalisation, and the record says so."""
 
-    # --- the model (see longlens.config.ModelConfig) ---
-    mixer: str = "las"
-    """A key of `longlens layers`."""
-    mixer_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the mixer; a list holds one value for each block."""
-    bidirectional: bool | None = None
-    """Whether outputs may depend on later inputs; None: the mixer's own default."""
-    dim: int = 128
-    """D, the width of the model."""
-    depth: int = 4
-    """Number of blocks."""
-    positions: str = "none"
-    """One of none, learned, sinusoidal and rotary."""
+
+@dataclass(frozen=True)
+class TrainOptions(ModelOptions, DataOptions):  # in this order the data's fields come first
+    """Options of ``longlens train``: data, model, and how it is trained.
+
+    >>> options = TrainOptions(task="listops", mixer="s4d", steps=100)
+    >>> options.protocols, options.default_name()
+    (('scratch',), 'listops-s4d-0-f4b5dde3')
+    """
+
     pixels: str = "auto"
     """How images are read: as numbers (a linear map, as in S4 and LaS) or as tokens (an embedding
     of each brightness); auto: numbers, unless the protocol hides tokens."""
-    norm: str = "layer"
-    """One of layer, rms, scale and batch."""
-    prenorm: bool = True
-    """Normalise before the mixer (and at the end), else after the residual sum."""
-    residual: str = "float32"
-    """The sum through all blocks, in bfloat16 training: float32, or autocast (bfloat16; faster)."""
-    feedforward: str = "mlp"
-    """One of mlp, silu (an mlp with SiLU), glu and none, after every mixer."""
-    expansion: float = 2.0
-    """Hidden width of the feed-forward part, in multiples of D."""
-    dropout: float = 0.0
-    """After embedding, mixers and feed-forward parts."""
-    tied_dropout: bool = False
-    """Drop whole channels of a sequence rather than single entries."""
-    pooling: str = "mean"
-    """One of mean, last and cls."""
-    tie_embeddings: bool = False
-    """Token heads share the embedding's weights."""
 
     # --- protocol ---
     protocol: str = "scratch"
@@ -283,13 +255,7 @@ class TrainOptions:
         >>> TrainOptions.from_values({"mixer": "las", "lr": "1e-4"}).lr
         0.0001
         """
-        types = get_type_hints(cls)
-        for name in values:
-            if name not in types:
-                near = get_close_matches(name, types, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ValueError(f"{name!r} is no option of longlens train{hint}")
-        return cls(**{name: typed(name, value, types[name]) for name, value in values.items()})
+        return cls(**typed(cls, values, "longlens train", convert=True))
 
     @property
     def protocols(self) -> tuple[str, ...]:
