@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -70,6 +73,24 @@ def test_a_lock_that_is_held_is_waited_for_or_refused(tmp_path, capsys):
         assert not got
     waiting.join()
     assert got and "this: another process is working on it, waiting" in capsys.readouterr().err
+
+
+def test_a_lock_goes_with_a_process_that_is_killed(tmp_path):
+    code = f"""if True:
+        import time
+        from pathlib import Path
+        from longlens.files import locked
+        with locked(Path({str(tmp_path / ".lock")!r}), "this"):
+            print("mine", flush=True)
+            time.sleep(60)
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"mine\n"
+        with pytest.raises(files.BusyError), files.locked(tmp_path / ".lock", "this"):
+            pass
+        process.send_signal(signal.SIGKILL)
+    with files.locked(tmp_path / ".lock", "this"):
+        pass
 
 
 @pytest.mark.parametrize("text", ["[]", "null", "{}", '{"checksum": 1}', "{", '{"a": NaN}'])

@@ -3,7 +3,7 @@
 Everything that counts is written in one order: content under a temporary name, flushed to the disk;
 then the name that makes it count; then the folder that holds the name. New folders are flushed into
 their parents. So the last thing written decides, and what it decides about is on the disk already.
-Standard library only.
+Needs the standard library only, and filelock (which comes with torch) to lock.
 """
 
 from __future__ import annotations
@@ -18,14 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
-
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows has no flock; there two writers at once are not guarded against
-    fcntl = None
-
-HAS_LOCKS = fcntl is not None
 
 PARTIAL = ".partial"
 Content = bytes | Callable[[BinaryIO], object]
@@ -266,27 +258,26 @@ def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
         BusyError: another process holds it, and ``wait`` is False.
         ValueError: the file system has no locks.
     """
+    from filelock import FileLock, Timeout
+
     make_folder(path.parent)
-    with path.open("ab") as file:
-        if not take_lock(file.fileno(), path):
-            if not wait:
-                raise BusyError(f"another process is working on {what}; wait for it")
-            print(f"{what}: another process is working on it, waiting", file=sys.stderr)
-            take_lock(file.fileno(), path, wait=True)
-        yield
-
-
-def take_lock(descriptor: int, path: Path, *, wait: bool = False) -> bool:
-    """Lock the open file at ``path``; False if another process holds it and ``wait`` is False."""
-    if not HAS_LOCKS:
-        return True
+    path.open("ab").close()  # a folder that cannot be written to is no matter of locks
+    # A soft lock, a file that exists, would outlive a process that is killed.
+    lock = FileLock(path, fallback_to_soft=False)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        return False
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            if not wait:
+                raise BusyError(f"another process is working on {what}; wait for it") from None
+            print(f"{what}: another process is working on it, waiting", file=sys.stderr)
+            lock.acquire()
     except OSError as error:
         raise ValueError(
             f"{path} cannot be locked ({error.strerror}), and without a lock two processes at once "
             "could spoil each other's work; choose a folder on a file system that has flock"
         ) from None
-    return True
+    try:
+        yield
+    finally:
+        lock.release()

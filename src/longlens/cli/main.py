@@ -32,6 +32,12 @@ COMMANDS = {
     "lens": "look inside layers: kernels, attention by distance, receptive fields",
 }
 
+# Modules of the extra `lab`, and the packages that hold them.
+LAB = {
+    name: name for name in ("jsonargparse", "jinja2", "torch", "numpy", "safetensors", "filelock")
+}
+LAB["PIL"] = "pillow"
+
 
 def usage() -> str:
     """The text of `longlens --help`."""
@@ -68,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = import_module(f"longlens.cli.{name}").main(words[1:])
             sys.stdout.flush()
     except ModuleNotFoundError as error:
-        if error.name not in ("jsonargparse", "jinja2", "torch", "numpy", "safetensors"):
+        if error.name not in LAB:
             raise
-        complain(f"longlens {name}", f"needs {error.name}: pip install 'longlens[lab]'")
+        complain(f"longlens {name}", f"needs {LAB[error.name]}: pip install 'longlens[lab]'")
         return 1
     except BrokenPipeError:
         leave_pipe()
