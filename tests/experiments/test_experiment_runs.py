@@ -3,12 +3,13 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from longlens.cli.main import main
 from longlens.experiments.catalog import NAMES, find
-from longlens.experiments.plan import choose, plan, shrink
+from longlens.experiments.plan import choose, plan, shrink, write_labels
 from longlens.report.collect import read_results
 from longlens.report.read import find_runs
 from longlens.training.options import TrainOptions
@@ -313,3 +314,12 @@ def test_models_cover_the_padded_length(tmp_path):
         )
     )  # fmt: skip
     assert record["status"] == "finished"
+
+
+def test_commands_for_rows_of_one_experiment_may_begin_at_once(tmp_path):
+    experiment, folder = find("table2"), tmp_path / "table2"
+    rows = [plan(experiment, tmp_path, only=[row]) for row in ("LaS", "L", "S", "Softmax")]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda planned: write_labels(folder, experiment, planned), rows * 5))
+    labels = json.loads((folder / "experiment.json").read_text())["runs"]
+    assert set(labels) == {run.name for planned in rows for run in planned}

@@ -10,7 +10,7 @@ from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, Run, slug
 from longlens.experiments.standins import small_options
-from longlens.files import make_folder, replace_file, to_json
+from longlens.files import locked, make_folder, replace_file, to_json
 from longlens.runs.cell import Cell, with_options
 from longlens.training.records import EXPERIMENT
 from longlens.untrusted import check_shape, parse_json
@@ -197,14 +197,16 @@ def write_labels(
 ) -> None:
     """Write ``experiment.json``; labels of runs that an earlier command planned stay."""
     path = folder / EXPERIMENT
-    before: dict[str, Any] = {}
-    if path.exists():
-        try:
-            before = parse_json(path.read_bytes())["runs"]
-            check_shape(before, {"*": {"row": str, "column": str, "seed": int}})
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path} is damaged; delete it, the runs stay") from None
     labels = {run.name: {"row": run.row, "column": run.column, "seed": run.seed} for run in planned}
     values = describe(experiment, folder.name.endswith(QUICK_SUFFIX), command)
     make_folder(folder)
-    replace_file(path, to_json({**values, "runs": {**before, **labels}}))
+    # Commands for other rows of the same experiment may begin at the same moment.
+    with locked(path.with_suffix(".lock"), str(path), wait=True):
+        before: dict[str, Any] = {}
+        if path.exists():
+            try:
+                before = parse_json(path.read_bytes())["runs"]
+                check_shape(before, {"*": {"row": str, "column": str, "seed": int}})
+            except (ValueError, KeyError, TypeError):
+                raise ValueError(f"{path} is damaged; delete it, the runs stay") from None
+        replace_file(path, to_json({**values, "runs": {**before, **labels}}))

@@ -10,6 +10,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from longlens import decay_rates, explain, las_attention
 from longlens.ops.las import las_attention_sharded
+from longlens.ops.las.transforms import exporting
 
 SLOW, FAST = decay_rates(4, 0.05).double(), decay_rates(4, 90.0).double()
 # Every route, with the options that lead to it.
@@ -229,3 +230,15 @@ def test_on_a_gpu(route, dtype):
     many = stacked(low)
     expected = torch.stack([exact(*(t.double() for t in x)) for x in zip(*many, strict=True)])
     near(vmap(fast)(*many), expected)
+
+
+def test_compiling_is_not_exporting():
+    """Else compiled models would get the plain formula: torch 2.11 says so inside torch.compile."""
+    seen = []
+
+    def call(x):
+        seen.append(exporting())
+        return x + 1
+
+    torch.compile(call, backend="eager")(torch.ones(2))
+    assert seen == [False]

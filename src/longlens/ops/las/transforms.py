@@ -45,8 +45,12 @@ def needs_formula(*tensors: Tensor | None) -> bool:
 
 
 def exporting() -> bool:
-    """Whether `torch.export` traces the call."""
-    return torch.compiler.is_exporting()
+    """Whether `torch.export` traces the call.
+
+    The flag itself: inside `torch.compile` of torch 2.11 and 2.12 `torch.compiler.is_exporting()`
+    is always true, and compiled models would get the plain formula instead of kernels.
+    """
+    return torch.compiler._is_exporting_flag
 
 
 def known(condition: bool) -> bool:
