@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longlens.tasks import Batches, DataError, import_arrays, load, prepare
-from longlens.tasks.order import bucket_edges, draw, permutation, plan_epoch
+from longlens.tasks.order import bucket_edges, cut_into_batches, draw, permutation
 from tests.tasks import layouts
 
 SIZES = {"train": 60, "validation": 8, "test": 8}
@@ -183,16 +183,16 @@ def test_a_limit_is_a_fixed_subset(listops):
     buckets=st.integers(1, 6),
     multiple=st.sampled_from([1, 8, 64]),
 )
-def test_plans_cover_everything_and_pad_enough(lengths, batch_size, buckets, multiple):
+def test_batches_cover_everything_and_pad_enough(lengths, batch_size, buckets, multiple):
     sizes = np.array(lengths)
     edges = bucket_edges(sizes, buckets, multiple)
     assert len(edges) <= buckets and edges[-1] >= sizes.max() and not (edges % multiple).any()
     order = permutation(len(sizes), 7)
-    plan = plan_epoch(sizes, edges, batch_size, order, drop_last=False)
-    assert sorted(np.concatenate(plan.index)) == list(range(len(sizes)))
-    assert sum(len(index) != batch_size for index in plan.index) <= 1
-    assert len(plan.index) == -(-len(sizes) // batch_size)
-    for index, length in zip(plan.index, plan.length, strict=True):
+    batches = cut_into_batches(sizes, edges, batch_size, order, drop_last=False)
+    assert sorted(np.concatenate([index for index, _ in batches])) == list(range(len(sizes)))
+    assert sum(len(index) != batch_size for index, _ in batches) <= 1
+    assert len(batches) == -(-len(sizes) // batch_size)
+    for index, length in batches:
         assert sizes[index].max() <= length and length in edges
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.build import Job, find_folder, make_options, prepare_task
+from longlens.tasks.build import Draft, find_folder, make_options, prepare_task
 from longlens.tasks.errors import DataError
 from longlens.tasks.registry import find_task
 from longlens.tasks.spec import Spec
@@ -68,8 +68,8 @@ def prepare_stand_in(task: str, root: Path, **changes: Any) -> bool:
     """
     small = small_options(task, changes)
 
-    def build(job: Job) -> tuple[Spec, dict[str, int]]:
-        spec, sizes = real.build(job)
+    def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
+        spec, sizes = real.build(draft)
         return replace(spec, stands_in_for=f"{task} {QUICK}"), sizes
 
     real = find_task(task)

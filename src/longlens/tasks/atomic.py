@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError
 from longlens.tasks.order import generator
 from longlens.tasks.spec import SPLITS, Spec
@@ -137,12 +137,12 @@ def examples(
     return inputs, np.ascontiguousarray(ordered[..., None])
 
 
-def build(job: Job) -> tuple[Spec, dict[str, int]]:
-    """Write the three splits of the task ``job.name``."""
-    options: AtomicOptions = job.options
+def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
+    """Write the three splits of the task ``draft.name``."""
+    options: AtomicOptions = draft.options
     sizes = {split: getattr(options, split) for split in SPLITS}
-    job.blocks(_Make(job.name), sizes, BLOCK)
-    return spec(job.name, options), sizes
+    draft.blocks(_Make(draft.name), sizes, BLOCK)
+    return spec(draft.name, options), sizes
 
 
 def spec(name: str, options: AtomicOptions) -> Spec:

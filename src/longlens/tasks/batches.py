@@ -12,7 +12,7 @@ from torch import Tensor
 
 from longlens.tasks.data import Rows, Split
 from longlens.tasks.errors import DataError
-from longlens.tasks.order import Index, Plan, bucket_edges, draw, permutation, plan_epoch
+from longlens.tasks.order import Index, bucket_edges, cut_into_batches, draw, permutation
 
 RESIDENT_SHARE = 0.5  # "auto" keeps a split on the device when it fits in this share of free memory
 
@@ -96,42 +96,25 @@ class Batches:
         self.rank, self.world_size = rank, world_size
         self.device = torch.device(device)
         self.streaming = split.spec.kind == "next_token"
-        if self.streaming:
-            if length is None:
-                raise DataError("a next-token task needs length, the number of tokens of a window")
-            if shuffle:  # only whole windows, with room for the epoch's shift
-                self.count = len(split) // length - 1
-            else:  # every token once; the last window may be short
-                self.count = -(-(len(split) - 1) // length)
-            if self.count < 1:
-                raise DataError(
-                    f"length must be at most half of the split's {len(split)} tokens, got {length}"
-                )
-            self.lengths = np.full(self.count, length, np.int64)
-            self.edges = np.array([length])
+        self.lengths = (
+            _window_lengths(split, length, shuffle) if self.streaming else _cut(split, length)
+        )
+        longest = int(self.lengths.max())
+        if self.streaming or split.spec.pad_id is None or int(self.lengths.min()) == longest:
+            self.edges: Index = np.array([longest])
         else:
-            if split.spec.kind == "regression" and length and length < split.spec.max_length:
-                raise DataError("a regression task cannot be cut: its targets are at the end")
-            self.count = len(split)
-            self.lengths = np.minimum(split.lengths, length or split.spec.max_length)
-            same = split.spec.pad_id is None or int(self.lengths.min()) == int(self.lengths.max())
-            longest = int(self.lengths.max())
-            self.edges = (
-                np.array([longest]) if same else bucket_edges(self.lengths, buckets, multiple)
-            )
-        self.members: Index = np.arange(self.count)
+            self.edges = bucket_edges(self.lengths, buckets, multiple)
+        self.members: Index = np.arange(len(self.lengths))
         if limit is not None:
-            if not 1 <= limit <= self.count:
-                raise DataError(f"limit must be in 1 … {self.count}, got {limit}")
-            self.members = np.sort(permutation(self.count, 0)[:limit])
+            if not 1 <= limit <= len(self.lengths):
+                raise DataError(f"limit must be in 1 … {len(self.lengths)}, got {limit}")
+            self.members = np.sort(permutation(len(self.lengths), 0)[:limit])
         if resident == "auto":
             resident = self.device.type == "cuda" and (
                 split.nbytes < RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
             )
         self.resident = bool(resident)
-        self._source = _Source(
-            split, self.device if self.resident else torch.device("cpu"), self.resident
-        )
+        self._source = _Source(split, self.device if resident else None)
 
     def __len__(self) -> int:
         """Return the number of global batches in an epoch."""
@@ -143,28 +126,28 @@ class Batches:
         """The padded lengths that occur: what a compiled model will be specialised for."""
         return [int(edge) for edge in self.edges]
 
-    def plan(self, epoch: int) -> Plan:
+    def order(self, epoch: int) -> list[tuple[Index, int]]:
         """Return the examples and the padded length of every global batch of ``epoch``."""
         if epoch < 0:
             raise DataError(f"epoch must be 0 or more, got {epoch}")
         order = self.members
         if self.shuffle:
             order = order[permutation(len(order), self.seed, epoch)]
-        return plan_epoch(self.lengths, self.edges, self.batch_size, order, self.drop_last)
+        return cut_into_batches(self.lengths, self.edges, self.batch_size, order, self.drop_last)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield this rank's share of the batches of ``epoch``, from batch ``start`` on.
 
         Starting in the middle costs nothing and gives the same batches as running through.
         """
-        plan = self.plan(epoch)
-        if not 0 <= start <= len(plan.index):
-            raise DataError(f"start must be in 0 … {len(plan.index)}, got {start}")
+        batches = self.order(epoch)
+        if not 0 <= start <= len(batches):
+            raise DataError(f"start must be in 0 … {len(batches)}, got {start}")
         shift = 0
         if self.streaming and self.shuffle:  # else the same tokens would open a window every epoch
             shift = draw(int(self.edges[0]), self.seed, epoch, 1)
         share = self.batch_size // self.world_size
-        for index, padded in zip(plan.index[start:], plan.length[start:], strict=True):
+        for index, padded in batches[start:]:
             mine = index[self.rank * share : (self.rank + 1) * share]
             yield self._batch(mine, padded, shift)
 
@@ -196,13 +179,34 @@ class Batches:
         )
 
 
+def _window_lengths(split: Split, length: int | None, shuffle: bool) -> Index:
+    """Lengths of the windows that a next-token split is cut into."""
+    if length is None:
+        raise DataError("a next-token task needs length, the number of tokens of a window")
+    count = -(-(len(split) - 1) // length)  # every token once; the last window may be short
+    if shuffle:
+        count = len(split) // length - 1  # only whole windows, with room for the epoch's shift
+    if count < 1:
+        raise DataError(
+            f"length must be at most half of the split's {len(split)} tokens, got {length}"
+        )
+    return np.full(count, length, np.int64)
+
+
+def _cut(split: Split, length: int | None) -> Index:
+    """Lengths of the examples of a split, of which at most ``length`` positions are used."""
+    if split.spec.kind == "regression" and length and length < split.spec.max_length:
+        raise DataError("a regression task cannot be cut: its targets are at the end")
+    return np.minimum(split.lengths, length or split.spec.max_length)
+
+
 class _Source:
     """Gathers rows of a split, from tensors on the device or from memory-mapped files."""
 
-    def __init__(self, split: Split, device: torch.device, resident: bool) -> None:
-        self.split, self.device = split, device
+    def __init__(self, split: Split, device: torch.device | None) -> None:
+        self.split, self.device = split, device or torch.device("cpu")
         self.tensors: dict[str, Tensor] = {}
-        if resident:
+        if device is not None:
             for key, rows in split.arrays.items():
                 self.tensors[key] = _tensor(rows.whole()).to(device)
             for key, rows in (split.documents.arrays if split.documents else {}).items():
@@ -229,51 +233,35 @@ class _Source:
             pairs = split.arrays["pairs"].take(index).astype(np.int64)
             flat = pairs.reshape(-1)
             cut = np.minimum(split.documents.lengths[flat], padded)
-            joined = self._ragged("documents/flat", split.documents, flat, cut, padded)
-            return joined.view(len(index), 2, padded)
+            starts = split.documents.starts[flat]
+            rows = split.documents.arrays["flat"]
+            return self._ragged("documents/flat", rows, starts, cut, padded).view(-1, 2, padded)
         if "flat" in split.arrays:
-            return self._ragged("flat", split, index, lengths, padded)
+            rows = split.arrays["flat"]
+            return self._ragged("flat", rows, split.starts[index], lengths, padded)
         taken = self._take("inputs", split.arrays["inputs"], index)[:, :padded]
         return taken if taken.is_floating_point() else taken.long()
 
-    def _ragged(self, key: str, home: Split, index: Index, lengths: Index, padded: int) -> Tensor:
-        """Join varying lengths, padded with pad_id (tokens) or zeros (floats)."""
-        starts = home.starts[index]
-        pad = self.split.spec.pad_id or 0
+    def _ragged(self, key: str, rows: Rows, starts: Index, lengths: Index, padded: int) -> Tensor:
+        """Slices of rows, ``lengths`` from ``starts`` on, padded with pad_id or (floats) zeros."""
+        floating = rows.dtype.kind == "f"
+        pad = 0 if floating else self.split.spec.pad_id or 0
         if key in self.tensors:
-            flat = self.tensors[key]
             offsets = torch.arange(padded, device=self.device)
             inside = offsets < self._index(lengths)[:, None]
             where = (self._index(starts)[:, None] + offsets).masked_fill_(~inside, 0)
-            out = flat[where]
+            out = self.tensors[key][where]
             inside = inside.view(*inside.shape, *[1] * (out.dim() - 2))
-            if out.is_floating_point():
-                return out.masked_fill(~inside, 0.0)
-            return out.long().masked_fill(~inside, pad)
-        rows = home.arrays["flat"]
-        floating = rows.dtype.kind == "f"
+            return (out if floating else out.long()).masked_fill(~inside, pad)
         dtype: Any = rows.dtype if floating else np.int64
-        out_np = np.full((len(index), padded, *rows.shape[1:]), 0 if floating else pad, dtype)
+        padded_rows = np.full((len(starts), padded, *rows.shape[1:]), pad, dtype)
         for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
-            out_np[row, :length] = rows.slice(start, start + length)
-        return torch.from_numpy(out_np)
+            padded_rows[row, :length] = rows.slice(start, start + length)
+        return torch.from_numpy(padded_rows)
 
     def windows(self, starts: Index, lengths: Index, padded: int) -> tuple[Tensor, Tensor]:
         """Windows of a stream: inputs (B, L) and the tokens after them (B, L); 0 beyond the end."""
-        if "stream" in self.tensors:
-            stream = self.tensors["stream"]
-            offsets = torch.arange(padded + 1, device=self.device)
-            inside = offsets <= self._index(lengths)[:, None]
-            where = (self._index(starts)[:, None] + offsets).masked_fill_(~inside, 0)
-            out = stream[where].long().masked_fill(~inside, 0)
-        else:
-            rows = self.split.arrays["stream"]
-            joined = np.zeros((len(starts), padded + 1), np.int64)
-            for row, (start, length) in enumerate(
-                zip(starts.tolist(), lengths.tolist(), strict=True)
-            ):
-                joined[row, : length + 1] = rows.slice(start, start + length + 1)
-            out = torch.from_numpy(joined)
+        out = self._ragged("stream", self.split.arrays["stream"], starts, lengths + 1, padded + 1)
         return out[:, :-1].contiguous(), out[:, 1:].contiguous()
 
     def mask(self, lengths: Index, padded: int) -> Tensor:

@@ -29,8 +29,8 @@ MakeBlock = Callable[[Any, str, int, int], dict[str, npt.NDArray[Any]]]
 
 
 @dataclass
-class Job:
-    """What a builder gets: its options, where to write, what to read, and how to work."""
+class Draft:
+    """A data set in the making: its options, where to write, what to read, and how to work."""
 
     name: str
     options: Any
@@ -91,8 +91,8 @@ class Job:
 class TaskInfo:
     """A registry entry: what ``longlens data list`` shows and how the data are made.
 
-    ``build`` writes the arrays through ``job.writer`` and returns the spec and the examples of each
-    split. ``estimate`` says how many bytes the result will need, for the check of free space.
+    ``build`` writes the arrays through ``draft.writer`` and returns the spec and the number of
+    examples of each split. ``estimate`` says how many bytes the result will need.
     """
 
     name: str
@@ -103,7 +103,7 @@ class TaskInfo:
     source: str
     licence: str
     options: type[Any]
-    build: Callable[[Job], tuple[Spec, dict[str, int]]]
+    build: Callable[[Draft], tuple[Spec, dict[str, int]]]
     estimate: Callable[[Any], int]
     remotes: tuple[Remote, ...] = ()
     needs_source: bool = False
@@ -183,8 +183,8 @@ def prepare_task(
             folder, info.name, info.version_of(options), values, fresh=opened is not None
         )
         try:
-            job = Job(info.name, options, writer, opened, workers, quiet)
-            spec, examples = info.build(job)
+            draft = Draft(info.name, options, writer, opened, workers, quiet)
+            spec, examples = info.build(draft)
             records = opened.records() if opened else []
             return folder, writer.finish(spec, examples, records)
         except Exception:

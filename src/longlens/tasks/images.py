@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote
 from longlens.tasks.npy import read_npy
@@ -110,26 +110,29 @@ class PermutedOptions(ImageOptions):
 
 
 def _write(
-    job: Job, train: tuple[Pixels, Pixels], test: tuple[Pixels, Pixels], published: tuple[int, int]
+    draft: Draft,
+    train: tuple[Pixels, Pixels],
+    test: tuple[Pixels, Pixels],
+    published: tuple[int, int],
 ) -> dict[str, int]:
     """Hold out validation, write the splits, return their sizes.
 
     Images are (N, …) gray, or (N, 1024, 3) colours, of which gray ones are made.
     """
-    options: ImageOptions = job.options
+    options: ImageOptions = draft.options
     for (images, labels), expected in zip((train, test), published, strict=True):
         if len(images) != len(labels):
-            raise DataError(f"{job.name}: {len(images)} images but {len(labels)} labels")
+            raise DataError(f"{draft.name}: {len(images)} images but {len(labels)} labels")
         if len(images) != expected and not options.subset:
             raise DataError(
-                f"{job.name}: {len(images)} images where the published set has {expected}; "
+                f"{draft.name}: {len(images)} images where the published set has {expected}; "
                 "pass subset=True (--subset true) to use them all the same"
             )
         if len(labels) and labels.max() > 9:
-            raise DataError(f"{job.name}: a label is {labels.max()}, allowed are 0 … 9")
+            raise DataError(f"{draft.name}: a label is {labels.max()}, allowed are 0 … 9")
     cut = len(train[0]) - options.validation
     if cut < 1 or not len(test[0]):
-        raise DataError(f"{job.name}: validation={options.validation} leaves no training image")
+        raise DataError(f"{draft.name}: validation={options.validation} leaves no training image")
     parts = {
         "train": (train[0][:cut], train[1][:cut]),
         "validation": (train[0][cut:], train[1][cut:]),
@@ -143,7 +146,7 @@ def _write(
             arrays = {"inputs": gray, "targets": labels[rows]}
             if isinstance(options, CifarOptions) and options.color:
                 arrays["color"] = part
-            job.writer.write_block(split, block, arrays)
+            draft.writer.write_block(split, block, arrays)
     return {split: len(labels) for split, (_, labels) in parts.items()}
 
 
@@ -171,11 +174,11 @@ def _cifar_batch(data: bytes, name: str) -> tuple[Pixels, Pixels]:
     return rows[:, 1:].reshape(-1, 3, 1024).transpose(0, 2, 1), rows[:, 0].copy()
 
 
-def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
+def build_image(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """CIFAR-10 in gray from the official binary batches, or from ``images.npy``, ``labels.npy``."""
-    options: CifarOptions = job.options
+    options: CifarOptions = draft.options
     batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
-    found = job.need_source().collect(*batches, "test_batch.bin", "images.npy", "labels.npy")
+    found = draft.need_source().collect(*batches, "test_batch.bin", "images.npy", "labels.npy")
     if all(name in found for name in (*batches, "test_batch.bin")):
         parts = [_cifar_batch(found[name], name) for name in batches]
         images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -209,10 +212,10 @@ def build_image(job: Job) -> tuple[Spec, dict[str, int]]:
         images, labels, test = pixels[:cut], classes[:cut], (pixels[cut:], classes[cut:])
     else:
         raise DataError(
-            f"{job.need_source().path} holds neither data_batch_1.bin … test_batch.bin "
+            f"{draft.need_source().path} holds neither data_batch_1.bin … test_batch.bin "
             "(cifar-10-binary) nor images.npy with labels.npy"
         )
-    sizes = _write(job, (images, labels), test, (50_000, 10_000))
+    sizes = _write(draft, (images, labels), test, (50_000, 10_000))
     return _spec(32, CIFAR_CLASSES, extras=("color",) if options.color else ()), sizes
 
 
@@ -231,21 +234,21 @@ def read_idx(data: bytes, name: str) -> Pixels:
     return np.frombuffer(body, np.uint8).reshape(shape)
 
 
-def build_mnist(job: Job) -> tuple[Spec, dict[str, int]]:
+def build_mnist(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """MNIST pixel by pixel; ``pmnist`` in a fixed random order of the pixels."""
-    found = job.need_source().collect(*_MNIST)
+    found = draft.need_source().collect(*_MNIST)
     if missing := sorted(set(_MNIST) - set(found)):
-        raise DataError(f"{job.need_source().path} holds no {missing[0]} (or .gz)")
+        raise DataError(f"{draft.need_source().path} holds no {missing[0]} (or .gz)")
     arrays = {name: read_idx(data, name) for name, data in found.items()}
     train = arrays["train-images-idx3-ubyte"].reshape(-1, 784)
     test = arrays["t10k-images-idx3-ubyte"].reshape(-1, 784)
-    permuted = isinstance(job.options, PermutedOptions)
+    permuted = isinstance(draft.options, PermutedOptions)
     if permuted:
-        order = permutation(784, job.options.permutation_seed)
+        order = permutation(784, draft.options.permutation_seed)
         train, test = train[:, order], test[:, order]
-        job.writer.write_block("permutation", 0, {"order": order.astype(np.int32)})
+        draft.writer.write_block("permutation", 0, {"order": order.astype(np.int32)})
     sizes = _write(
-        job,
+        draft,
         (train, arrays["train-labels-idx1-ubyte"]),
         (test, arrays["t10k-labels-idx1-ubyte"]),
         (60_000, 10_000),

@@ -10,7 +10,7 @@ from typing import IO
 
 import numpy as np
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote
 from longlens.tasks.spec import SPLITS, Spec
@@ -53,21 +53,23 @@ class LanguageOptions:
     subset: bool = False
 
 
-def build_bytes(job: Job) -> tuple[Spec, dict[str, int]]:
+def build_bytes(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write ``enwik8`` (bytes 0 … 255) or ``text8`` (a space and a … z as 0 … 26)."""
-    found = job.need_source().collect(job.name)
-    if job.name not in found:
+    found = draft.need_source().collect(draft.name)
+    if draft.name not in found:
         raise DataError(
-            f"{job.need_source().path} holds no file {job.name} (or {job.name}.zip, .xz)"
+            f"{draft.need_source().path} holds no file {draft.name} (or {draft.name}.zip, .xz)"
         )
-    data = found[job.name]
-    if not job.options.subset:
+    data = found[draft.name]
+    if not draft.options.subset:
         if len(data) != PUBLISHED:
-            raise DataError(f"{job.name} has {len(data)} bytes instead of {PUBLISHED}: truncated?")
-        if (sha := hashlib.sha256(data).hexdigest()) != _UNPACKED[job.name]:
-            raise DataError(f"{job.name} has sha256 {sha} instead of {_UNPACKED[job.name]}")
+            raise DataError(
+                f"{draft.name} has {len(data)} bytes instead of {PUBLISHED}: truncated?"
+            )
+        if (sha := hashlib.sha256(data).hexdigest()) != _UNPACKED[draft.name]:
+            raise DataError(f"{draft.name} has sha256 {sha} instead of {_UNPACKED[draft.name]}")
     tokens = np.frombuffer(data, np.uint8)
-    if job.name == "text8":
+    if draft.name == "text8":
         letters = np.full(256, 255, np.uint8)
         letters[np.frombuffer(b" abcdefghijklmnopqrstuvwxyz", np.uint8)] = np.arange(27)
         tokens = letters[tokens]
@@ -75,12 +77,12 @@ def build_bytes(job: Job) -> tuple[Spec, dict[str, int]]:
             raise DataError("text8 holds a character that is neither a space nor a … z")
     twentieth = len(tokens) // 20
     if twentieth < 2:
-        raise DataError(f"{job.name}: {len(tokens)} bytes are too few to split 90/5/5")
+        raise DataError(f"{draft.name}: {len(tokens)} bytes are too few to split 90/5/5")
     cuts = np.split(tokens, [len(tokens) - 2 * twentieth, len(tokens) - twentieth])
     for split, part in zip(SPLITS, cuts, strict=True):
         for block, start in enumerate(range(0, len(part), PART)):
-            job.writer.write_block(split, block, {"stream": part[start : start + PART]})
-    letters_only = job.name == "text8"
+            draft.writer.write_block(split, block, {"stream": part[start : start + PART]})
+    letters_only = draft.name == "text8"
     spec = Spec(
         kind="next_token",
         inputs="tokens",
@@ -98,9 +100,9 @@ _WIKI_FILES = {
 }
 
 
-def build_words(job: Job) -> tuple[Spec, dict[str, int]]:
+def build_words(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write ``wikitext103``: words numbered by falling frequency, ``<eos>`` at line ends."""
-    source = job.need_source()
+    source = draft.need_source()
     names = {filename: split for split, filename in _WIKI_FILES.items()}
 
     def wanted(filename: str) -> bool:
@@ -121,7 +123,7 @@ def build_words(job: Job) -> tuple[Spec, dict[str, int]]:
         raise DataError(f"{source.path} holds no {missing[0]}")
     if not counts:
         raise DataError(f"wikitext103: {_WIKI_FILES['train']} is empty")
-    if len(counts) != 267_735 and not job.options.subset:
+    if len(counts) != 267_735 and not draft.options.subset:
         raise DataError(
             f"wikitext103: {len(counts)} different words where the published text has 267735; pass "
             "subset=True (--subset true) to use it all the same"
@@ -133,16 +135,16 @@ def build_words(job: Job) -> tuple[Spec, dict[str, int]]:
     sizes = {}
     for name, file in source.stream(wanted):
         split = names[PurePosixPath(name).name]
-        sizes[split] = _write_words(job, split, file, ids)
+        sizes[split] = _write_words(draft, split, file, ids)
     text = np.frombuffer(b"\n".join(words), np.uint8)
-    job.writer.write_block("vocabulary", 0, {"text": text})
+    draft.writer.write_block("vocabulary", 0, {"text": text})
     spec = Spec(
         kind="next_token", inputs="tokens", max_length=0, vocab_size=len(words), encoding="words"
     )
     return spec, {split: sizes[split] for split in SPLITS}
 
 
-def _write_words(job: Job, split: str, file: IO[bytes], ids: dict[bytes, int]) -> int:
+def _write_words(draft: Draft, split: str, file: IO[bytes], ids: dict[bytes, int]) -> int:
     """Write one file's words as numbers, block by block; return how many there are."""
     unknown, end = ids[b"<unk>"], ids[b"<eos>"]
     pending: list[int] = []
@@ -152,10 +154,10 @@ def _write_words(job: Job, split: str, file: IO[bytes], ids: dict[bytes, int]) -
         pending.append(end)
         while len(pending) >= PART:
             part, pending = pending[:PART], pending[PART:]
-            job.writer.write_block(split, block, {"stream": np.array(part, np.int32)})
+            draft.writer.write_block(split, block, {"stream": np.array(part, np.int32)})
             block, total = block + 1, total + PART
     if pending:
-        job.writer.write_block(split, block, {"stream": np.array(pending, np.int32)})
+        draft.writer.write_block(split, block, {"stream": np.array(pending, np.int32)})
     if total + len(pending) < 2:
         raise DataError(f"wikitext103: the {split} text is empty")
     return total + len(pending)

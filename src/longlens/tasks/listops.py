@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError
 from longlens.tasks.order import generator
 from longlens.tasks.spec import SPLITS, Spec
@@ -286,21 +286,21 @@ def make_block(
     return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
-def build(job: Job) -> tuple[Spec, dict[str, int]]:
+def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write the three splits; no example occurs twice, within a split or between two."""
-    options: ListOpsOptions = job.options
+    options: ListOpsOptions = draft.options
     sizes = {split: getattr(options, split) for split in SPLITS}
-    job.blocks(make_block, sizes, BLOCK)
+    draft.blocks(make_block, sizes, BLOCK)
     seen: set[bytes] = set()
     longest = 0
     for split in ("test", "validation", "train"):  # in a clash the training example is replaced
         for block, start in enumerate(range(0, sizes[split], BLOCK)):
-            arrays = job.writer.read_block(split, block)
+            arrays = draft.writer.read_block(split, block)
             hashes = example_hashes(arrays)
             if not seen.isdisjoint(hashes):
                 count = min(BLOCK, sizes[split] - start)
                 arrays = make_block(options, split, block, count, frozenset(seen))
-                job.writer.write_block(split, block, arrays)
+                draft.writer.write_block(split, block, arrays)
                 hashes = example_hashes(arrays)
             seen.update(hashes)
             longest = max(longest, int(arrays["lengths"].max()))

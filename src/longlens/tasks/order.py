@@ -6,8 +6,6 @@ it. Orders and splits, which must stay the same for ever, are therefore made fro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -57,18 +55,10 @@ def bucket_edges(lengths: Index, buckets: int, multiple: int) -> Index:
     return np.unique(-(-quantiles.astype(np.int64) // multiple) * multiple)
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The batches of one epoch: of batch k the examples ``index[k]``, padded to ``length[k]``."""
-
-    index: list[Index]
-    length: list[int]
-
-
-def plan_epoch(
+def cut_into_batches(
     lengths: Index, edges: Index, batch_size: int, order: Index, drop_last: bool
-) -> Plan:
-    """Cut ``order`` into batches of examples of similar length.
+) -> list[tuple[Index, int]]:
+    """Cut ``order`` into batches of examples of similar length: their examples and padded length.
 
     Every bucket takes its examples in the given order. What does not fill a batch moves up to the
     next longer bucket, so that an epoch has at most one batch that is not full (the last of the
@@ -91,4 +81,4 @@ def plan_epoch(
     if len(left) and not drop_last:
         batches.append((len(order), int(edges[-1]), left))
     batches.sort(key=lambda batch: batch[0])
-    return Plan([batch for _, _, batch in batches], [edge for _, edge, _ in batches])
+    return [(batch, edge) for _, edge, batch in batches]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote
 from longlens.tasks.order import generator, permutation
@@ -178,12 +178,12 @@ def parse_pair(line: bytes, where: str) -> tuple[int, bytes, bytes]:
     return int(float(columns[0].strip(b'"'))), columns[3], columns[4]
 
 
-def build_aan(job: Job) -> tuple[Spec, dict[str, int]]:
+def build_aan(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write the task from LRA's three files (in their archive or in a folder), as a stream."""
-    options: RetrievalOptions = job.options
-    documents = _Documents(job.writer, options.max_length)
+    options: RetrievalOptions = draft.options
+    documents = _Documents(draft.writer, options.max_length)
     sizes: dict[str, int] = {}
-    with Progress(job.name, None, "pairs", job.quiet) as progress:
+    with Progress(draft.name, None, "pairs", draft.quiet) as progress:
 
         def rows(name: str, file: Iterable[bytes]) -> Iterator[tuple[int, int, int]]:
             for number, line in enumerate(file, start=1):
@@ -191,15 +191,15 @@ def build_aan(job: Job) -> tuple[Spec, dict[str, int]]:
                 yield label, documents.add(first), documents.add(second)
                 progress.advance(1)
 
-        wanted = job.need_source().stream(lambda name: PurePosixPath(name).name in _FILES)
+        wanted = draft.need_source().stream(lambda name: PurePosixPath(name).name in _FILES)
         for name, file in wanted:
             split = _FILES[PurePosixPath(name).name]
             if split not in sizes:  # the archive holds some folders twice
-                sizes[split] = _write_pairs(job.writer, split, rows(name, file))
+                sizes[split] = _write_pairs(draft.writer, split, rows(name, file))
     documents.flush()
     for filename, split in _FILES.items():
         if split not in sizes:
-            raise DataError(f"{job.need_source().path} holds no {filename}")
+            raise DataError(f"{draft.need_source().path} holds no {filename}")
     if sizes["train"] < PUBLISHED_TRAIN and not options.subset:
         raise DataError(
             f"retrieval: {sizes['train']} training pairs where the published set has more than "
@@ -208,11 +208,11 @@ def build_aan(job: Job) -> tuple[Spec, dict[str, int]]:
     return _spec(documents.longest, None), {split: sizes[split] for split in SPLITS}
 
 
-def _read_corpus(job: Job) -> tuple[dict[str, tuple[str, bytes]], list[tuple[str, str]]]:
+def _read_corpus(draft: Draft) -> tuple[dict[str, tuple[str, bytes]], list[tuple[str, str]]]:
     """Documents by id as (title, text), and citations between known documents, both sorted."""
     documents: dict[str, tuple[str, bytes]] = {}
     citations: set[tuple[str, str]] = set()
-    wanted = job.need_source().stream(lambda name: name.endswith((".jsonl", "citations.tsv")))
+    wanted = draft.need_source().stream(lambda name: name.endswith((".jsonl", "citations.tsv")))
     for name, file in wanted:
         for number, line in enumerate(file, start=1):
             where = f"{name}, line {number}"
@@ -225,7 +225,7 @@ def _read_corpus(job: Job) -> tuple[dict[str, tuple[str, bytes]], list[tuple[str
                 citations.add(_read_citation(line, where))
     if not documents or not citations:
         raise DataError(
-            f"{job.need_source().path} needs a .jsonl file (id, title, text) and citations.tsv"
+            f"{draft.need_source().path} needs a .jsonl file (id, title, text) and citations.tsv"
         )
     documents = {key: document for key, document in sorted(documents.items()) if document[1]}
     known = [pair for pair in sorted(citations) if pair[0] in documents and pair[1] in documents]
@@ -311,19 +311,19 @@ def draw_negatives(
     return negatives
 
 
-def build_citations(job: Job) -> tuple[Spec, dict[str, int]]:
+def build_citations(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write a task of a document corpus and its citation list; no document is in two splits."""
-    options: CitationOptions = job.options
-    documents, citations = _read_corpus(job)
+    options: CitationOptions = draft.options
+    documents, citations = _read_corpus(draft)
     home = split_documents(documents, options)
-    store = _Documents(job.writer, options.max_length)
+    store = _Documents(draft.writer, options.max_length)
     sizes = {}
     kept = 0
     for number, split in enumerate(SPLITS):
         positives = [p for p in citations if home[p[0]] == home[p[1]] == split]
         kept += len(positives)
         if not positives:
-            raise DataError(f"{job.name}: no citation lies inside the {split} split")
+            raise DataError(f"{draft.name}: no citation lies inside the {split} split")
         rng = generator(options.seed, number)
         negatives = draw_negatives(positives, set(citations), rng)
         rows = [(1, *pair) for pair in positives] + [(0, *pair) for pair in negatives]
@@ -332,9 +332,9 @@ def build_citations(job: Job) -> tuple[Spec, dict[str, int]]:
             (label, store.add(documents[a][1]), store.add(documents[b][1]))
             for label, a, b in (rows[place] for place in order)
         )
-        sizes[split] = _write_pairs(job.writer, split, numbered)
+        sizes[split] = _write_pairs(draft.writer, split, numbered)
     store.flush()
-    job.writer.notes.append(
+    draft.writer.notes.append(
         f"{len(documents)} documents; {kept} of {len(citations)} citations lie inside one split, "
         "the others were left out"
     )

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from longlens.tasks.build import Job, write_sequences
+from longlens.tasks.build import Draft, write_sequences
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote
 from longlens.tasks.order import permutation
@@ -57,14 +57,14 @@ class TextOptions:
             raise DataError("text: validation must be 2 or more and seed 0 or more")
 
 
-def _read(job: Job) -> dict[str, list[Review]]:
+def _read(draft: Draft) -> dict[str, list[Review]]:
     """Reviews of train and test, sorted, so that every source gives the same data."""
     reviews: dict[str, list[Review]] = {"train": [], "test": []}
 
     def wanted(name: str) -> bool:
         return bool(_FILE.match(name)) or PurePosixPath(name).name in ("train.jsonl", "test.jsonl")
 
-    for name, file in job.need_source().stream(wanted):
+    for name, file in draft.need_source().stream(wanted):
         if match := _FILE.match(name):
             if not (text := file.read()):
                 raise DataError(f"{name} is empty")
@@ -109,13 +109,13 @@ def hold_out(rows: list[Review], count: int, seed: int) -> set[int]:
     return chosen
 
 
-def build(job: Job) -> tuple[Spec, dict[str, int]]:
+def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write the three splits from aclImdb's folders or archive, or from JSON lines."""
-    options: TextOptions = job.options
-    reviews = _read(job)
+    options: TextOptions = draft.options
+    reviews = _read(draft)
     if not any(reviews.values()):
         raise DataError(
-            f"{job.need_source().path} holds neither aclImdb's train/pos/*.txt … nor train.jsonl "
+            f"{draft.need_source().path} holds neither aclImdb's train/pos/*.txt … nor train.jsonl "
             "and test.jsonl with label and text"
         )
     for split, rows in reviews.items():
@@ -126,7 +126,7 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
             )
     if options.validation_from == "test":
         splits = {"train": reviews["train"], "validation": reviews["test"], "test": reviews["test"]}
-        job.writer.notes.append(
+        draft.writer.notes.append(
             "validation is the test split (select-on-test, as in LRA's pipeline)"
         )
     else:
@@ -141,7 +141,7 @@ def build(job: Job) -> tuple[Spec, dict[str, int]]:
             raise DataError(f"text: the {split} split would be empty")
         labels = np.array([label for _, label in rows], np.uint8)
         texts = [text for text, _ in rows]
-        write_sequences(job.writer, split, texts, offset=1, rows={"targets": labels})
+        write_sequences(draft.writer, split, texts, offset=1, rows={"targets": labels})
     spec = Spec(
         kind="classification",
         inputs="tokens",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.farfield import expressions, pointer, segments, xor
 from longlens.tasks.order import generator
 from longlens.tasks.spec import SPLITS, Spec
@@ -51,12 +51,12 @@ def examples(
     return drawn, member.render(options, drawn), member.labels(options, drawn)
 
 
-def build(job: Job) -> tuple[Spec, dict[str, int]]:
-    """Write the three splits of the task ``job.name``."""
-    options = job.options
+def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
+    """Write the three splits of the task ``draft.name``."""
+    options = draft.options
     sizes = {split: getattr(options, split) for split in SPLITS}
-    spec = spec_of(job.name, options)
-    job.blocks(_Make(job.name), sizes, max(1, min(2000, BLOCK_BYTES // spec.max_length)))
+    spec = spec_of(draft.name, options)
+    draft.blocks(_Make(draft.name), sizes, max(1, min(2000, BLOCK_BYTES // spec.max_length)))
     return spec, sizes
 
 

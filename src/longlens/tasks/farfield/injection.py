@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.data import Task
 from longlens.tasks.errors import DataError
 from longlens.tasks.farfield import segments
@@ -231,19 +231,19 @@ def open_inner(options: InjectionOptions, root: Path) -> Task | None:
     return task
 
 
-def build(job: Job) -> tuple[Spec, dict[str, int]]:
+def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write the three splits."""
-    options: InjectionOptions = job.options
-    task = open_inner(options, job.writer.folder.parent.parent)
+    options: InjectionOptions = draft.options
+    task = open_inner(options, draft.writer.folder.parent.parent)
     inner = None if task is None else task.spec
     sizes = {
         split: getattr(options, split) or (SIZES[split] if task is None else len(task[split]))
         for split in SPLITS
     }
     if task is not None:
-        job.writer.notes.append(f"inner task: {task.name}, identity {task.identity}")
-        job.writer.made_from(options.inner, dict(options.inner_options), task.identity)
-    job.blocks(_Make(None if task is None else task.folder), sizes, block_rows(options, inner))
+        draft.writer.notes.append(f"inner task: {task.name}, identity {task.identity}")
+        draft.writer.made_from(options.inner, dict(options.inner_options), task.identity)
+    draft.blocks(_Make(None if task is None else task.folder), sizes, block_rows(options, inner))
     vocab = PATTERN_VOCAB if inner is None else int(inner.vocab_size or 0)
     longest = (PATTERN_LENGTH if inner is None else inner.max_length) + added_length(options)
     kinds = PATTERN_CLASSES if inner is None else int(inner.num_classes or 0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError
 from longlens.tasks.order import generator
 from longlens.tasks.pathfinder.draw import draw
@@ -126,21 +126,21 @@ def make_block(
     return {"inputs": images, "targets": labels}
 
 
-def build(job: Job) -> tuple[Spec, dict[str, int]]:
+def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write the three splits: generated, or read from the Long Range Arena's folders."""
-    options: PathfinderOptions = job.options
-    if (job.source is not None) != (options.origin == "lra"):
+    options: PathfinderOptions = draft.options
+    if (draft.source is not None) != (options.origin == "lra"):
         raise DataError(
-            f"{job.name}: --from PATH and --origin lra go together (the Long Range Arena's own "
+            f"{draft.name}: --from PATH and --origin lra go together (the Long Range Arena's own "
             "images); without them the images are generated"
         )
     if options.origin == "lra":
-        sizes = build_from_lra(job, options.size, options.difficulty, options.subset)
+        sizes = build_from_lra(draft, options.size, options.difficulty, options.subset)
         stands_in = None
     else:
         tenth = options.images // 10
         sizes = {"train": options.images - 2 * tenth, "validation": tenth, "test": tenth}
-        job.blocks(make_block, sizes, BLOCKS[options.size])
+        draft.blocks(make_block, sizes, BLOCKS[options.size])
         stands_in = (
             "Pathfinder images of the Long Range Arena (own generator, the original's rules)"
         )

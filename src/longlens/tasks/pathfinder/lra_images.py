@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from longlens.tasks.build import Job
+from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError
 from longlens.tasks.order import permutation
 from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH
@@ -29,11 +29,11 @@ SKIPPABLE = 10  # more unreadable images than this mean a damaged source
 BLOCK = 5000
 
 
-def _scan(job: Job, folder: str) -> dict[str, int]:
+def _scan(draft: Draft, folder: str) -> dict[str, int]:
     """Read the metadata of one copy; return the label of each image by its name."""
     pattern = re.compile(rf"(?:^|.*/){folder}/metadata/[^/]+\.npy$")
     labels: dict[str, dict[str, int]] = {}
-    for name, file in job.need_source().stream(lambda name: bool(pattern.match(name))):
+    for name, file in draft.need_source().stream(lambda name: bool(pattern.match(name))):
         prefix = name[: name.index(f"{folder}/metadata/")]
         rows = labels.setdefault(prefix, {})
         for line in file.read().decode("utf-8", "replace").splitlines():
@@ -47,17 +47,17 @@ def _scan(job: Job, folder: str) -> dict[str, int]:
                 raise DataError(f"{name}: {image} is listed with both labels")
     if not labels:
         raise DataError(
-            f"{job.need_source().path} holds no {folder}/metadata/*.npy; give what "
+            f"{draft.need_source().path} holds no {folder}/metadata/*.npy; give what "
             "contains it (for example lra_release/pathfinder32)"
         )
     prefix = min(labels, key=lambda key: (-len(labels[key]), len(key), key))
     return labels[prefix]
 
 
-def build_from_lra(job: Job, size: int, difficulty: str, subset: bool) -> dict[str, int]:
+def build_from_lra(draft: Draft, size: int, difficulty: str, subset: bool) -> dict[str, int]:
     """Write the three splits, 80/10/10 in a fixed random order; return their sizes."""
     assert difficulty in CONTOUR_LENGTH
-    labels = _scan(job, _FOLDER[difficulty])
+    labels = _scan(draft, _FOLDER[difficulty])
     if len(labels) != PUBLISHED and not subset:
         raise DataError(
             f"the metadata list {len(labels)} images instead of {PUBLISHED}; pass subset=True "
@@ -68,8 +68,8 @@ def build_from_lra(job: Job, size: int, difficulty: str, subset: bool) -> dict[s
     pictures = np.zeros((len(names), size * size), np.uint8)
     read = np.zeros(len(names), bool)
     unreadable: list[str] = []
-    with Progress(job.name, len(names), "images", job.quiet) as progress:
-        for name, file in job.need_source().stream(place.__contains__):
+    with Progress(draft.name, len(names), "images", draft.quiet) as progress:
+        for name, file in draft.need_source().stream(place.__contains__):
             try:
                 picture = decode_png(file.read())
             except DataError:
@@ -84,7 +84,7 @@ def build_from_lra(job: Job, size: int, difficulty: str, subset: bool) -> dict[s
     if missing > SKIPPABLE:
         raise DataError(f"{missing} images of the metadata are missing or unreadable")
     if missing:
-        job.writer.notes.append(f"left out {missing} unreadable or missing: {sorted(unreadable)}")
+        draft.writer.notes.append(f"left out {missing} unreadable or missing: {sorted(unreadable)}")
     order = permutation(int(read.sum()), 0)
     order = np.flatnonzero(read)[order]
     targets = np.array([labels[name] for name in names], np.uint8)
@@ -99,5 +99,5 @@ def build_from_lra(job: Job, size: int, difficulty: str, subset: bool) -> dict[s
         for block, begin in enumerate(range(0, len(rows), BLOCK)):
             part = rows[begin : begin + BLOCK]
             arrays = {"inputs": pictures[part], "targets": targets[part]}
-            job.writer.write_block(split, block, arrays)
+            draft.writer.write_block(split, block, arrays)
     return {split: stop - start for split, (start, stop) in bounds.items()}
