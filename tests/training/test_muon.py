@@ -7,7 +7,7 @@ import torch
 
 from longlens import tasks
 from longlens.runs.build import make_job, make_model
-from longlens.training.distributed import ranks
+from longlens.training.distributed import join_ranks
 from longlens.training.engine import Engine
 from longlens.training.muon import SIZE, orthogonalized
 from longlens.training.optim import Optimizer, parameter_groups
@@ -92,7 +92,7 @@ def test_hints_win_over_muon():
 
 def test_only_the_linear_maps_of_blocks_are_updated_by_it(run_options):
     options = run_options(optimizer="muon")
-    with ranks(torch.device("cpu")) as alone:
+    with join_ranks(torch.device("cpu")) as alone:
         task = tasks.load(options.task, options.root, **options.task_options)
         model = make_model(options, task.spec, "supervised", alone.device)
         optimizer = Engine(make_job(options, task, model, alone), options, alone).optimizer

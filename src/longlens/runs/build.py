@@ -136,7 +136,7 @@ def describe_data(options: TrainOptions, task: Task) -> dict[str, Any]:
 
 
 def make_job(
-    options: TrainOptions, task: Task, model: Model, among: Ranks, kind: str = "supervised"
+    options: TrainOptions, task: Task, model: Model, ranks: Ranks, kind: str = "supervised"
 ) -> Job:
     """Everything that the loop needs for one stage of training."""
     spec = task.spec
@@ -147,9 +147,9 @@ def make_job(
         seed=options.seed,
         buckets=options.buckets,
         multiple=options.multiple,
-        rank=among.rank,
-        world_size=among.world_size,
-        device=among.device,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        device=ranks.device,
         resident="auto" if options.resident is None else options.resident,
     )
     train = Batches(training_split(options, task), options.batch_size, drop_last=True,
@@ -171,7 +171,7 @@ def make_job(
         train=train,
         validation=validation,
         test=test if kind == "supervised" else None,
-        prepare=make_prepare(options, task, among, kind, padded and not train.streaming),
+        prepare=make_prepare(options, task, ranks, kind, padded and not train.streaming),
         optim_hints=optim_hints(model),
         units=list(model.backbone.blocks),
         data=task.identity,
@@ -179,7 +179,7 @@ def make_job(
 
 
 def make_prepare(
-    options: TrainOptions, task: Task, among: Ranks, kind: str, masked: bool
+    options: TrainOptions, task: Task, ranks: Ranks, kind: str, masked: bool
 ) -> Prepare:
     """How batches become examples under the options' protocol."""
     spec = task.spec
@@ -189,8 +189,8 @@ def make_prepare(
         hide = partial(mask_tokens, rate=options.mask_rate, mask_id=spec.vocab_size)
     transform = None
     if "augment" in options.protocols:
-        compiled = among.device.type == "cuda" if options.compile is None else options.compile
+        compiled = ranks.device.type == "cuda" if options.compile is None else options.compile
         transform = augment.build(
-            task.name, spec.image, among.device, compile=compiled, **options.augment_options
+            task.name, spec.image, ranks.device, compile=compiled, **options.augment_options
         )
     return Prepare(kind, transform, hide, masked, spec.pair)

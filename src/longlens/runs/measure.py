@@ -66,7 +66,7 @@ def flops_per_token(model: nn.Module, job: Job) -> float:
     return 3 * total / positions
 
 
-def speed(state: State, flops: float, among: Ranks, hardware: str, low: bool) -> dict[str, Any]:
+def speed(state: State, flops: float, ranks: Ranks, hardware: str, low: bool) -> dict[str, Any]:
     """Rates over the steps that nothing interrupted; None where there were none."""
     spent = state.timed_seconds or float("nan")
     arithmetic = flops * state.timed_padded / spent
@@ -77,7 +77,7 @@ def speed(state: State, flops: float, among: Ranks, hardware: str, low: bool) ->
         "tokens_per_second": state.timed_tokens / spent,
         "padded_tokens_per_second": state.timed_padded / spent,
         "flops_per_second": arithmetic,
-        "share_of_peak": None if peak is None else arithmetic / (peak * among.world_size),
+        "share_of_peak": None if peak is None else arithmetic / (peak * ranks.world_size),
     }
 
 

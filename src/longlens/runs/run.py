@@ -35,7 +35,7 @@ from longlens.tasks import Task
 from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
 from longlens.training.checkpoint import CheckpointError
-from longlens.training.distributed import Ranks, ranks
+from longlens.training.distributed import Ranks, join_ranks
 from longlens.training.faults import Stopped, TrainingError
 from longlens.training.loop import Trainer
 from longlens.training.options import TrainOptions
@@ -72,26 +72,26 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
     ('finished', ['test', 'validation'])
     """
     folder = run_folder(options)
-    with ranks(device_of(options)) as among, ExitStack() as stack:
-        if among.main:
+    with join_ranks(device_of(options)) as ranks, ExitStack() as stack:
+        if ranks.main:
             stack.enter_context(locked(folder / LOCK, str(folder)))
             if options.resume == "restart":
                 _set_aside(folder)
-        among.wait()
+        ranks.wait()
         finished = finished_record(folder, options, task)
         if finished is not None:
-            if among.main:  # left by a process that was killed just after the record
+            if ranks.main:  # left by a process that was killed just after the record
                 remove_folder(folder / CHECKPOINTS)
             return finished
-        task = _load(options, among, task)
+        task = _load(options, ranks, task)
         started = time.perf_counter()  # of budgets: data that must be made first are not part
         if "pretrain" in options.protocols:
             first = folder / "pretrain"
             stage = _pretraining(options)
             if finished_record(first, stage, task) is None:
-                _train(stage, task, among, first, started, kind=options.pretrain_kind)
-            return _train(options, task, among, folder, started, first / WEIGHTS)
-        return _train(options, task, among, folder, started)
+                _train(stage, task, ranks, first, started, kind=options.pretrain_kind)
+            return _train(options, task, ranks, folder, started, first / WEIGHTS)
+        return _train(options, task, ranks, folder, started)
 
 
 def run_folder(options: TrainOptions) -> Path:
@@ -102,7 +102,7 @@ def run_folder(options: TrainOptions) -> Path:
 def _train(
     options: TrainOptions,
     task: Task,
-    among: Ranks,
+    ranks: Ranks,
     folder: Path,
     started: float,
     weights: Path | None = None,
@@ -110,12 +110,12 @@ def _train(
 ) -> dict[str, Any]:
     """One stage: train one model to the end and write its record."""
     set_determinism(options)
-    origin = provenance(among.device)
-    record = Record(folder, options.tensorboard) if among.main else None
+    origin = provenance(ranks.device)
+    record = Record(folder, options.tensorboard) if ranks.main else None
     try:
-        model = make_model(options, task.spec, kind, among.device, weights)
+        model = make_model(options, task.spec, kind, ranks.device, weights)
         check_ablation(options, model)
-        job = make_job(options, task, model, among, kind)
+        job = make_job(options, task, model, ranks, kind)
         if record is not None:
             record.values.pop("error", None)
             record.update(
@@ -134,16 +134,16 @@ def _train(
                     "higher_is_better": job.objective.higher_is_better,
                 },
                 parameters=parameter_count(model),
-                deterministic=options.deterministic or among.device.type == "cpu",
+                deterministic=options.deterministic or ranks.device.type == "cpu",
                 device=origin["hardware"],
-                world_size=among.world_size,
+                world_size=ranks.world_size,
             )
             replace_file(folder / CONFIG, config_json(model.config).encode())
         flops = flops_per_token(model, job)
-        forget_peak_memory(among.device)
-        trainer = Trainer(job, options, among, folder, record, origin, started)
+        forget_peak_memory(ranks.device)
+        trainer = Trainer(job, options, ranks, folder, record, origin, started)
         result = trainer.run()
-        memory = peak_memory_mib(among.device)
+        memory = peak_memory_mib(ranks.device)
         switched_off: dict[str, Any] = {}
         if options.ablate == "heads" and job.test is not None:
             found = without_heads(trainer.engine, job.test, trainer.evaluation_rows)
@@ -161,12 +161,12 @@ def _train(
                 micro_batch=trainer.state.micro_batch,
                 selected_step=result.selected_step,
                 metrics=result.metrics,
-                speed=speed(trainer.state, flops, among, origin["hardware"], low),
+                speed=speed(trainer.state, flops, ranks, origin["hardware"], low),
                 peak_memory_mib=round(memory, 1),
                 **switched_off,
             )
             remove_folder(record.checkpoints)
-        among.wait()
+        ranks.wait()
     except Stopped:
         if record is not None:
             record.update(status="stopped", ended=now())
@@ -220,18 +220,18 @@ def set_determinism(options: TrainOptions) -> None:
     torch.use_deterministic_algorithms(options.deterministic)
 
 
-def _load(options: TrainOptions, among: Ranks, task: Task | None) -> Task:
+def _load(options: TrainOptions, ranks: Ranks, task: Task | None) -> Task:
     """Load what is not loaded yet on every rank; the first verifies it, and makes it if needed."""
-    if not among.main:
-        among.wait()
-    verify: Literal["full", "size"] = "full" if among.main else "size"
+    if not ranks.main:
+        ranks.wait()
+    verify: Literal["full", "size"] = "full" if ranks.main else "size"
     if task is None:
         task = tasks.load(options.task, options.root, verify=verify, **options.task_options)
     if options.mix_easier and not isinstance(task, MixedTask):
         task = with_easier_sets(task, options.root, verify=verify)
-    if among.main:
-        among.wait()
-    if among.any(among.same(task.identity) != task.identity):
+    if ranks.main:
+        ranks.wait()
+    if ranks.any(ranks.same(task.identity) != task.identity):
         raise TrainingError(f"the data of {options.task} were replaced just now; try again")
     return task
 

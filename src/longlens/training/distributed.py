@@ -68,7 +68,7 @@ class Ranks:
 
 
 @contextmanager
-def ranks(device: torch.device) -> Iterator[Ranks]:
+def join_ranks(device: torch.device) -> Iterator[Ranks]:
     """The ranks that torchrun started (one where it did not), joined inside the block."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1 and "RANK" not in os.environ:
@@ -88,22 +88,22 @@ def ranks(device: torch.device) -> Iterator[Ranks]:
 
 
 def distribute(
-    model: nn.Module, among: Ranks, kind: str, units: Sequence[nn.Module] = ()
+    model: nn.Module, ranks: Ranks, kind: str, units: Sequence[nn.Module] = ()
 ) -> nn.Module:
     """The module to call in place of ``model`` so that gradients are averaged over the ranks.
 
     Args:
         model: on its device, with equal weights on all ranks.
-        among: the ranks.
+        ranks: all that train the model.
         kind: "ddp": weights on every rank; "fsdp": weights, gradients and moments in shards.
         units: for fsdp: the parts that are gathered one after the other.
     """
-    if among.world_size == 1:
+    if ranks.world_size == 1:
         return model
     if kind == "ddp":
-        ids = [among.device.index] if among.device.type == "cuda" else None
+        ids = [ranks.device.index] if ranks.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
-    mesh = init_device_mesh(among.device.type, (among.world_size,))
+    mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
     for unit in units:
         fully_shard(unit, mesh=mesh)
     fully_shard(model, mesh=mesh)
