@@ -6,7 +6,7 @@ import torch
 
 from longlens.tasks.listops import ListOpsOptions, make_block
 from longlens.training.augment import build
-from longlens.training.masking import mask_tokens
+from longlens.training.examples import mask_tokens
 
 pytestmark = [
     pytest.mark.gpu,

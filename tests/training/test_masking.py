@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from longlens.training.masking import mask_tokens
+from longlens.training.examples import mask_tokens
 
 
 def test_share_and_padding():

@@ -12,9 +12,8 @@ from longlens.runs.build import model_config
 from longlens.tasks import Spec
 from longlens.training import budget
 from longlens.training.evaluate import _add_groups
-from longlens.training.examples import Examples, fill_rows, next_tokens
+from longlens.training.examples import Examples, fill_rows, next_tokens, of_any_length
 from longlens.training.faults import largest_that_fits
-from longlens.training.lengths import of_any_length
 from longlens.training.objective import Objective
 from longlens.training.optim import Optimizer, Schedule, parameter_groups, warmup_steps
 from longlens.training.options import TrainOptions

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from longlens.models.build import Model
+from longlens.tasks.batches import Batches
 from longlens.training.engine import Engine
 from longlens.training.evaluate import evaluate
-from longlens.training.examples import Batches
 from longlens.training.options import TrainOptions
 
 
@@ -91,7 +91,7 @@ def without_heads(engine: Engine, batches: Batches, rows: int) -> dict[str, Any]
 
     def found(switched: Sequence[tuple[nn.Module, int]]) -> float:
         with heads_off(switched):
-            return float(evaluate(engine, batches, rows)[metric])
+            return float(evaluate(engine, batches.epoch(0), rows)[metric])
 
     numbers = range(min(map(len, orders)))
     rates = [mixer.rates()[0] for mixer in layers]

@@ -19,9 +19,8 @@ from longlens.tasks.data import Split
 from longlens.tasks.mix import join_splits
 from longlens.training import augment
 from longlens.training.distributed import Ranks
-from longlens.training.examples import Hide, Prepare
+from longlens.training.examples import Hide, Prepare, mask_tokens
 from longlens.training.job import Job
-from longlens.training.masking import mask_tokens
 from longlens.training.objective import Objective
 from longlens.training.options import TrainOptions
 from longlens.training.randomness import key, seed_everything

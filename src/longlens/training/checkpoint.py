@@ -46,6 +46,14 @@ class Checkpoint:
     damaged: tuple[str, ...] = ()
     """Newer checkpoints that could not be used, and why."""
 
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with ``prefix``, by the rest of their names."""
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(prefix)
+        }
+
 
 def save(
     folder: Path,
@@ -82,14 +90,14 @@ def save(
         _, sha256 = write_file(temporary / TENSORS, lambda file: write_tensors(file, tensors))
         complete = {"format": FORMAT, "step": step, "sha256": sha256, "small": small, **facts}
         write_file(temporary / FACTS, seal(finite(complete)))
-    there = _found(folder)
+    there = _list(folder)
     last = there.index(target) + 1
     for other in (*there[: max(0, last - keep)], *there[last:]):
         remove_folder(other)
     return target
 
 
-def _found(folder: Path) -> list[Path]:
+def _list(folder: Path) -> list[Path]:
     """The checkpoints under ``folder``, oldest first."""
     if not folder.is_dir():
         return []
@@ -107,13 +115,13 @@ def load(folder: Path, curve_bytes: int | None = None) -> Checkpoint | None:
         CheckpointError: there are checkpoints, but every one of them is damaged.
     """
     problems: list[str] = []
-    for path in reversed(_found(folder)):
+    for path in reversed(_list(folder)):
         try:
-            found = _read(path)
-            known = found.facts.get("curve_bytes", 0)
+            saved = _read(path)
+            known = saved.facts.get("curve_bytes", 0)
             if curve_bytes is not None and known > curve_bytes:
                 raise CheckpointError(f"the curves had {known} bytes then, and have {curve_bytes}")
-            return replace(found, damaged=tuple(problems))
+            return replace(saved, damaged=tuple(problems))
         except Exception as error:  # whatever is damaged, the one before may be whole
             problems.append(f"{path}: {error or type(error).__name__}")
     if problems:

@@ -138,35 +138,22 @@ def whole(like: Tensor, part: Tensor) -> Tensor:
     return joined.full_tensor()
 
 
-@torch.no_grad()
-def put(target: Tensor, source: Tensor) -> None:
-    """Copy a whole tensor into a target that may be sharded."""
-    if isinstance(target, DTensor):
-        source = source.to(target.device)
-        cut = distribute_tensor(source, target.device_mesh, target.placements, src_data_rank=None)
-        target.to_local().copy_(cut.to_local())
-    else:
-        target.copy_(source)
-
-
 def part_of(like: Tensor, source: Tensor) -> Tensor:
     """The part of the whole tensor ``source`` that lies here if it is sharded as ``like``."""
     if not isinstance(like, DTensor):
         return source
     source = source.to(like.device)
-    return distribute_tensor(
-        source, like.device_mesh, like.placements, src_data_rank=None
-    ).to_local()
+    sharded = distribute_tensor(source, like.device_mesh, like.placements, src_data_rank=None)
+    return sharded.to_local()
 
 
 def whole_state(model: nn.Module) -> dict[str, Tensor]:
     """The model's state with whole tensors on the CPU; every rank must call it."""
-    return {name: copy_to_cpu(whole_tensor(t)) for name, t in model.state_dict().items()}
-
-
-def whole_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a tensor that may be sharded."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    state = model.state_dict().items()
+    return {
+        name: copy_to_cpu(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)
+        for name, tensor in state
+    }
 
 
 def copy_to_cpu(tensor: Tensor) -> Tensor:
@@ -174,7 +161,8 @@ def copy_to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True)
 
 
+@torch.no_grad()
 def load_whole_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy whole tensors into a model that may be sharded; names must be the model's."""
     for name, target in model.state_dict().items():
-        put(target, state[name])
+        local(target).copy_(part_of(target, state[name]))

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from longlens.training import distributed
 from longlens.training.distributed import Ranks
-from longlens.training.examples import Examples
+from longlens.training.examples import Examples, of_any_length
 from longlens.training.job import Job
-from longlens.training.lengths import of_any_length
 from longlens.training.objective import SUMS, Objective
 from longlens.training.optim import Optimizer, parameter_groups, update_average
 from longlens.training.options import TrainOptions
@@ -86,8 +85,9 @@ class Engine:
         named = dict(job.model.named_parameters())  # FSDP has replaced the parameters
         self.parameters = [named[name] for group in groups for name in group["names"]]
         for group in groups:
-            own = [named[name] for name in group["names"]]
-            group["params"] = [distributed.local(p.detach()) for p in own] if self.sharded else own
+            group["params"] = [named[name] for name in group["names"]]
+            if self.sharded:
+                group["params"] = [distributed.local(p.detach()) for p in group["params"]]
         betas = (options.beta1, options.beta2)
         self.optimizer = Optimizer(groups, betas, capturable=self.device.type == "cuda")
         self.average = [t.detach().clone() for t in self.optimizer.tensors] if options.ema else []
@@ -95,8 +95,8 @@ class Engine:
     def _matrices(self) -> set[str]:
         """Names of the linear maps inside the blocks: what Muon is for."""
         linear = (m for unit in self.job.units for m in unit.modules() if type(m) is nn.Linear)
-        own = {id(module.weight) for module in linear}
-        return {name for name, p in self.job.model.named_parameters() if id(p) in own}
+        weights = {id(module.weight) for module in linear}
+        return {name for name, p in self.job.model.named_parameters() if id(p) in weights}
 
     def _compile(self) -> None:
         lengths = {*self.job.train.shapes, *self.job.validation.shapes}
@@ -188,9 +188,9 @@ class Engine:
     def _counts(self, examples: Examples) -> Tensor:
         """How many terms the two losses have in the whole batch, over all ranks: (2,)."""
         objective, hidden = self.job.objective, examples.hidden
-        own = objective.count(examples.targets, examples.where)
-        second = torch.ones_like(own) if hidden is None else hidden.sum(dtype=torch.float32)
-        counts = torch.stack([own, second])
+        first = objective.count(examples.targets, examples.where)
+        second = torch.ones_like(first) if hidden is None else hidden.sum(dtype=torch.float32)
+        counts = torch.stack([first, second])
         if objective.per_position or hidden is not None:
             return self.ranks.add(counts).clamp(min=1.0)
         return counts * self.ranks.world_size
@@ -241,17 +241,17 @@ class Engine:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that a step changes, whole and on the CPU; every rank must call it."""
-        found = {f"model/{k}": v for k, v in distributed.whole_state(self.job.model).items()}
+        tensors = {f"model/{k}": v for k, v in distributed.whole_state(self.job.model).items()}
         like = dict(zip(self.optimizer.names, self.parameters, strict=True))
-        for name, own in self.optimizer.state().items():
-            for kind, tensor in own.items():
+        for name, moments in self.optimizer.state().items():
+            for kind, tensor in moments.items():
                 joined = tensor if kind == "step" else distributed.whole(like[name], tensor)
-                found[f"{kind}/{name}"] = distributed.copy_to_cpu(joined)
+                tensors[f"{kind}/{name}"] = distributed.copy_to_cpu(joined)
         for name, average in zip(self.optimizer.names, self.average, strict=False):
-            found[f"ema/{name}"] = distributed.copy_to_cpu(distributed.whole(like[name], average))
-        found["sums"] = self.ranks.add(self.sums.clone()).cpu()
-        found["norms"] = distributed.copy_to_cpu(self.norms)
-        return found
+            tensors[f"ema/{name}"] = distributed.copy_to_cpu(distributed.whole(like[name], average))
+        tensors["sums"] = self.ranks.add(self.sums.clone()).cpu()
+        tensors["norms"] = distributed.copy_to_cpu(self.norms)
+        return tensors
 
     def take(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Take over what :meth:`tensors` returned, in place."""

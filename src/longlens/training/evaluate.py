@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from longlens.tasks.batches import Batch
 from longlens.training.engine import Engine
-from longlens.training.examples import Batch, Batches, Examples, fill_rows
+from longlens.training.examples import Examples, fill_rows
 from longlens.training.faults import TrainingError, out_of_memory
 from longlens.training.objective import SUMS
 from longlens.training.randomness import key
@@ -17,12 +19,14 @@ from longlens.training.randomness import key
 MOST_VALUES = 64  # of an extra that results are split by
 
 
-def evaluate(engine: Engine, batches: Batches, rows: int, groups: bool = False) -> dict[str, Any]:
+def evaluate(
+    engine: Engine, batches: Iterable[Batch], rows: int, groups: bool = False
+) -> dict[str, Any]:
     """Loss and metric over a split.
 
     Args:
         engine: holds the model.
-        batches: of the split; the ranks share them.
+        batches: of the split, this rank's share of them.
         rows: of a full batch on this rank; the last batch is filled up to it.
         groups: also give a classification's accuracy by every value of every extra.
 
@@ -36,7 +40,7 @@ def evaluate(engine: Engine, batches: Batches, rows: int, groups: bool = False) 
     engine.module.eval()
     try:
         with torch.no_grad():
-            for number, batch in enumerate(batches.epoch(0)):
+            for number, batch in enumerate(batches):
                 generator = torch.Generator(engine.device)
                 generator.manual_seed(key("evaluate", number, ranks.rank))
                 examples = prepare(batch, generator, training=False)
@@ -46,15 +50,15 @@ def evaluate(engine: Engine, batches: Batches, rows: int, groups: bool = False) 
                     _add_groups(tables, outputs, batch)
     finally:
         engine.module.train(training)
-    found: dict[str, Any] = objective.metrics(ranks.add(total).cpu())
+    metrics: dict[str, Any] = objective.metrics(ranks.add(total).cpu())
     for name, table in tables.items():
         right, count = ranks.add(table).cpu().tolist()
-        found[f"{objective.metric}_by_{name}"] = {
+        metrics[f"{objective.metric}_by_{name}"] = {
             str(value): {objective.metric: right[value] / n, "count": int(n)}
             for value, n in enumerate(count)
             if n
         }
-    return found
+    return metrics
 
 
 def _outputs(engine: Engine, examples: Examples, rows: int) -> Tensor:

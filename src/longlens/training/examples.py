@@ -7,68 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from longlens.tasks.batches import Batch
 
 Transform = Callable[[Tensor, Tensor | None, torch.Generator], Tensor]
 """(inputs, mask, generator) -> inputs of the same shape."""
 Hide = Callable[[Tensor, Tensor | None, torch.Generator], tuple[Tensor, Tensor]]
 """(tokens, mask, generator) -> tokens with some hidden, and where (bool)."""
-
-
-class Batch(Protocol):
-    """One batch of a task (this rank's share); see ``longlens.tasks.Batch``."""
-
-    @property
-    def inputs(self) -> Tensor:
-        """What the model reads."""
-        ...
-
-    @property
-    def targets(self) -> Tensor:
-        """What it should say."""
-        ...
-
-    @property
-    def mask(self) -> Tensor | None:
-        """True on real positions; None: all are."""
-        ...
-
-    @property
-    def index(self) -> Tensor:
-        """Which examples these are."""
-        ...
-
-    @property
-    def tokens(self) -> int:
-        """How many input positions are real."""
-        ...
-
-    @property
-    def padded_tokens(self) -> int:
-        """How many there are with padding."""
-        ...
-
-    @property
-    def extras(self) -> dict[str, Tensor]:
-        """Further values of each example."""
-        ...
-
-
-class Batches(Protocol):
-    """All batches of a split, epoch by epoch; see ``longlens.tasks.Batches``."""
-
-    @property
-    def shapes(self) -> list[int]:
-        """The padded lengths that occur."""
-        ...
-
-    def __len__(self) -> int: ...
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield this rank's share of the batches of an epoch."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -182,3 +131,57 @@ def fill_rows(tensor: Tensor, rows: int) -> Tensor:
         return tensor
     value = tensor.dtype == torch.bool
     return torch.cat([tensor, tensor.new_full((missing, *tensor.shape[1:]), value)])
+
+
+def mask_tokens(
+    inputs: Tensor, mask: Tensor | None, generator: torch.Generator, rate: float, mask_id: int
+) -> tuple[Tensor, Tensor]:
+    """Replace a random share of the real tokens by ``mask_id``.
+
+    Args:
+        inputs: tokens, (B, L) or (B, 2, L) for pairs.
+        mask: same shape, True on real tokens; None: all are real.
+        generator: all randomness; lives on the inputs' device.
+        rate: each real token is hidden with this probability, independently.
+        mask_id: the token that stands for a hidden one (commonly ``vocab_size``: one past the
+            task's own ids).
+
+    Returns:
+        The corrupted tokens, and where they were hidden (bool, same shape): the loss is taken
+        there, against ``inputs``.
+
+    >>> tokens = torch.tensor([[5, 6, 7, 0]])
+    >>> real = torch.tensor([[True, True, True, False]])
+    >>> corrupted, where = mask_tokens(tokens, real, torch.Generator().manual_seed(0), 0.5, 99)
+    >>> bool(where[0, 3]), bool((corrupted[where] == 99).all())
+    (False, True)
+    """
+    if not 0 < rate < 1:
+        raise ValueError(f"rate must be between 0 and 1, got {rate}")
+    if inputs.is_floating_point():
+        raise ValueError(f"inputs must be integer tokens, got {inputs.dtype}")
+    where = torch.rand(inputs.shape, generator=generator, device=inputs.device) < rate
+    if mask is not None:
+        where &= mask
+    return inputs.masked_fill(where, mask_id), where
+
+
+def of_any_length(program: Callable[..., Any]) -> Callable[..., Any]:
+    """A compiled ``program`` that is told before its first call that positions vary in number.
+
+    Otherwise the compiler makes a program for the first length alone, and another for any length
+    when it sees a second one: twice the time.
+
+    Args:
+        program: takes ``Examples``, and tensors with positions last, or of floats second.
+    """
+
+    def run(*inputs: Any) -> Any:
+        for value in inputs:
+            for tensor in value.tensors().values() if isinstance(value, Examples) else [value]:
+                if isinstance(tensor, Tensor) and tensor.dim() > 1:
+                    positions = 1 if tensor.is_floating_point() else tensor.dim() - 1
+                    torch._dynamo.maybe_mark_dynamic(tensor, positions)
+        return program(*inputs)
+
+    return run

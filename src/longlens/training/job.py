@@ -1,4 +1,4 @@
-"""What a run is made of: the objects to train with, its counters, and what it found."""
+"""What a run is made of: the objects to train with, its counters, and what came out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from longlens.training.examples import Batch, Batches, Prepare
+from longlens.tasks.batches import Batch, Batches
+from longlens.training.examples import Prepare
 from longlens.training.objective import Objective
 
 
@@ -79,7 +80,7 @@ class State:
 
 @dataclass(frozen=True)
 class Result:
-    """What a finished run found."""
+    """What came out of a finished run."""
 
     selected_step: int
     metrics: dict[str, dict[str, Any]]

@@ -7,21 +7,20 @@ moment and started again from its last checkpoint computes what it would have co
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from longlens.tasks.batches import Batch
 from longlens.training import budget, checkpoint, distributed
 from longlens.training.distributed import Ranks
 from longlens.training.engine import DENOISING, Engine
 from longlens.training.evaluate import evaluate
-from longlens.training.examples import Batch, Examples
+from longlens.training.examples import Examples
 from longlens.training.faults import (
     Signals,
     Stopped,
@@ -33,11 +32,11 @@ from longlens.training.job import Job, Result, State
 from longlens.training.objective import SUMS
 from longlens.training.optim import Schedule, warmup_steps
 from longlens.training.options import TrainOptions
-from longlens.training.progress import Meter, Progress
+from longlens.training.progress import CurveDisplay, Meter
 from longlens.training.randomness import key, seed_everything
-from longlens.training.records import CHECKPOINTS, CURVES, Record
+from longlens.training.records import Record
 from longlens.training.rehearse import choose_micro_batch, choose_steps
-from longlens.training.resume import check_same_run
+from longlens.training.resume import RunCheckpoints
 from longlens.weights import save_tensors
 
 ROLLBACKS = 3  # a run that is not finite again after this many stops
@@ -67,18 +66,17 @@ class Trainer:
         started: float,
     ) -> None:
         self.job, self.options, self.ranks = job, options, ranks
-        self.folder, self.record, self.provenance = folder, record, provenance
-        self.started = started
+        self.folder, self.record, self.started = folder, record, started
         self.state = State()
         self.engine = Engine(job, options, ranks)
         self.best: dict[str, Tensor] = {}
         self.signals = Signals()
         self.meter = Meter()
         self.evaluation_rows = (options.evaluate_batch or options.batch_size) // ranks.world_size
-        self._saved = -1  # the step of the last checkpoint
+        self.checkpoints = RunCheckpoints(job, options, ranks, folder, record, provenance)
 
     def run(self) -> Result:
-        """Train to the end and return what was found.
+        """Train to the end and return what came out.
 
         Raises:
             Stopped: a signal came; its checkpoint is written.
@@ -95,7 +93,7 @@ class Trainer:
                         return self._finish()
                     self.step()
             finally:
-                self.progress.close()
+                self.display.close()
 
     def step(self) -> None:
         """One optimisation step on the next batch."""
@@ -121,48 +119,12 @@ class Trainer:
 
     # ------------------------------------------------------------------ beginning
 
-    def _resume(self) -> bool:
-        """Go on from the last checkpoint, if there is one; refuse one of another run."""
-        curves = self.folder / CURVES
-        saved = checkpoint.load(
-            self.folder / CHECKPOINTS, curves.stat().st_size if curves.exists() else 0
-        )
-        if saved is None:
-            if self.options.resume == "require":
-                raise TrainingError(f"resume is require, but {self.folder} has no checkpoint")
-            if self.record is not None and self.record.curve_bytes():
-                self.record.cut_curves(0)  # cut off before its first checkpoint
-                self.record.event("begin again", commit=self.provenance.get("commit"))
-            return False
-        changed = check_same_run(saved, self.folder, self.job, self.options, self.provenance)
-        if self.record is not None:
-            if changed:
-                print(f"note: going on although {changed}", file=sys.stderr)
-            for problem in saved.damaged:
-                print(f"note: going on from an older checkpoint: {problem}", file=sys.stderr)
-            self.record.cut_curves(saved.facts["curve_bytes"])
-            self.record.event(
-                "resume",
-                step=saved.facts["step"],
-                commit=self.provenance.get("commit"),
-                **({"changed": changed} if changed else {}),
-                **({"damaged": list(saved.damaged)} if saved.damaged else {}),
-            )
-        self._take(saved)
-        self._saved = self.state.step
-        return True
-
     def _take(self, saved: checkpoint.Checkpoint) -> None:
         """Take over a checkpoint's tensors and counters."""
         self.state = State(**saved.facts["state"])
         self.engine.take(saved.tensors, self.state.step)
-        kind = "best/" if any(name.startswith("best/") for name in saved.tensors) else "model/"
         if self.state.best_step >= 0:
-            self.best = {
-                name.removeprefix(kind): tensor
-                for name, tensor in saved.tensors.items()
-                if name.startswith(kind)
-            }
+            self.best = saved.under("best/") or saved.under("model/")
 
     def _fix_length(self) -> None:
         """Decide how many rows are computed at once and how many steps there are, for good."""
@@ -182,8 +144,11 @@ class Trainer:
 
     def begin(self) -> None:
         """Take up the last checkpoint or the beginning, and set up what follows from it."""
-        if not self._resume():
+        saved = self.checkpoints.resume()
+        if saved is None:
             self._fix_length()
+        else:
+            self._take(saved)
         options, state = self.options, self.state
         self.engine.micro_batch = state.micro_batch
         self.schedule = Schedule(
@@ -200,11 +165,11 @@ class Trainer:
             options.evaluate_every, state.total, self.job.epoch_steps
         )
         self._seek()
-        self._last_checkpoint = time.perf_counter()
+        self.checkpoints.written = time.perf_counter()
         self._began = time.perf_counter() - state.seconds
         quiet = not (options.progress and self.ranks.main)
-        self.progress = Progress(self.folder.name, state.total, state.step, quiet)
-        if self._saved < 0 and (options.budget or options.micro_batch == "auto"):
+        self.display = CurveDisplay(self.folder.name, state.total, state.step, quiet)
+        if saved is None and (options.budget or options.micro_batch == "auto"):
             self._checkpoint()  # what was measured must not be measured anew
 
     # ------------------------------------------------------------------ data
@@ -225,9 +190,9 @@ class Trainer:
 
     def _examples(self, batch: Batch, step: int) -> Examples:
         """Prepare a batch, and seed everything random of its step."""
-        chance = key(self.options.seed, step + self.state.offset, self.ranks.rank)
-        seed_everything(chance, self.ranks.device)
-        generator = torch.Generator(self.ranks.device).manual_seed(chance ^ 1)
+        seed = key(self.options.seed, step + self.state.offset, self.ranks.rank)
+        seed_everything(seed, self.ranks.device)
+        generator = torch.Generator(self.ranks.device).manual_seed(seed ^ 1)
         return self.job.prepare(batch, generator, training=True)
 
     # ------------------------------------------------------------------ curves and faults
@@ -263,7 +228,7 @@ class Trainer:
     def _write(self, line: dict[str, Any]) -> None:
         if self.record is not None:
             self.record.curve(line)
-        self.progress.show(line)
+        self.display.show(line)
 
     def _event(self, kind: str, **details: Any) -> None:
         if self.record is not None:
@@ -277,15 +242,15 @@ class Trainer:
         self.engine.clear_bad()
         if self.options.nonfinite == "skip":
             self._event("skip", step=first, skipped=skipped)
-            self.progress.say(f"{skipped} steps from step {first} on were not finite: left out")
+            self.display.say(f"{skipped} steps from step {first} on were not finite: left out")
             return False
         path = self._save_batch(first)
-        found = f"the loss or gradient of step {first} is not finite (its batch is in {path})"
+        problem = f"the loss or gradient of step {first} is not finite (its batch is in {path})"
         if self.options.nonfinite == "rollback" and self.state.rollbacks < ROLLBACKS:
-            self._roll_back(first, found)
+            self._roll_back(first, problem)
             return True
         raise TrainingError(
-            f"{found}; lower --lr, or go on from the last checkpoint with --nonfinite skip or "
+            f"{problem}; lower --lr, or go on from the last checkpoint with --nonfinite skip or "
             "--nonfinite rollback"
         )
 
@@ -298,22 +263,20 @@ class Trainer:
         save_tensors(path, {**tensors, "index": batch.index})
         return path
 
-    def _roll_back(self, bad: int, found: str) -> None:
+    def _roll_back(self, bad: int, problem: str) -> None:
         """Go back to the last checkpoint, and on with the batches that follow the bad one."""
         reached, rollbacks = bad + self.state.offset, self.state.rollbacks + 1
-        saved = checkpoint.load(self.folder / CHECKPOINTS)
+        saved = self.checkpoints.go_back()
         if saved is None:
-            raise TrainingError(f"{found}; there is no checkpoint yet to go back to")
+            raise TrainingError(f"{problem}; there is no checkpoint yet to go back to")
         self._take(saved)
         self.state.rollbacks = rollbacks
         self.state.offset = reached + 1 - self.state.step
         self.schedule.reductions, self.schedule.waited = self.state.reductions, self.state.waited
         self._seek()
         self.meter.discard()
-        if self.record is not None:
-            self.record.cut_curves(saved.facts["curve_bytes"])
         self._event("rollback", step=bad, back_to=self.state.step)
-        self.progress.say(f"{found}; back to step {self.state.step}, on with the batches after it")
+        self.display.say(f"{problem}; back to step {self.state.step}, on with the batches after it")
 
     # ------------------------------------------------------------------ evaluation
 
@@ -328,7 +291,7 @@ class Trainer:
         self.meter.discard()
         metric = self.job.objective.metric
         with self.engine.averaged():
-            metrics = evaluate(self.engine, self.job.validation, self.evaluation_rows)
+            metrics = evaluate(self.engine, self.job.validation.epoch(0), self.evaluation_rows)
             improved = self.job.objective.better(metrics[metric], state.best_metric)
             if improved:
                 self.best = distributed.whole_state(self.job.model)
@@ -347,7 +310,7 @@ class Trainer:
         if self.ranks.world_size > 1:  # ranks agree at lines of the curve, where all of them wait
             flag = torch.tensor(signum if at_line else 0, device=self.ranks.device)
             signum = int(self.ranks.largest(flag)) if at_line else 0
-        spent = time.perf_counter() - self._last_checkpoint
+        spent = time.perf_counter() - self.checkpoints.written
         late = at_line and self.ranks.same(spent >= self.options.checkpoint_seconds)
         if (late and self.state.step) or signum or self._is_over():
             self._checkpoint()
@@ -358,30 +321,15 @@ class Trainer:
 
     def _checkpoint(self) -> None:
         state = self.state
-        if self._saved == state.step or self._check_finite():
+        if self.checkpoints.step == state.step or self._check_finite():
             return
         self.meter.discard()
         tensors = self.engine.tensors()
-        options = self.options
         current = state.best_step == state.step and not self.engine.average
-        if not (options.small_checkpoints and current):
+        if not (self.options.small_checkpoints and current):
             tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
         state.seconds = time.perf_counter() - self._began
-        if self.record is not None:
-            facts = {
-                "state": asdict(state),
-                "identity": options.identity(),
-                "data": self.job.data,
-                "provenance": dict(self.provenance),
-                "world_size": self.ranks.world_size,
-                "curve_bytes": self.record.curve_bytes(),
-            }
-            checkpoint.save(
-                self.record.checkpoints, state.step, tensors, facts,
-                keep=options.keep_checkpoints, small=options.small_checkpoints,
-            )  # fmt: skip
-        self._saved = state.step
-        self._last_checkpoint = time.perf_counter()
+        self.checkpoints.write(state, tensors)
 
     def _finish(self) -> Result:
         """Evaluate the selected weights on validation and, for the first time, on test."""
@@ -392,7 +340,9 @@ class Trainer:
         metrics = {}
         for split, batches in (("validation", self.job.validation), ("test", self.job.test)):
             if batches is not None:
-                metrics[split] = evaluate(self.engine, batches, self.evaluation_rows, groups=True)
+                metrics[split] = evaluate(
+                    self.engine, batches.epoch(0), self.evaluation_rows, groups=True
+                )
         return Result(self.state.best_step, metrics)
 
     def final_weights(self) -> dict[str, Tensor]:

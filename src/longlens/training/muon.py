@@ -71,8 +71,8 @@ class Muon:
         left_out = skip > 0
         for group, matrices, momenta in self.stacks:
             rate, decay = group["lr"], group["weight_decay"]
-            found = [torch.zeros_like(m) if m.grad is None else m.grad for m in matrices]
-            gradients = torch.stack(found).float() / scale
+            present = [torch.zeros_like(m) if m.grad is None else m.grad for m in matrices]
+            gradients = torch.stack(present).float() / scale
             moved = torch.lerp(gradients, momenta, MOMENTUM)
             momenta.copy_(torch.where(left_out, momenta, moved))
             ahead = torch.lerp(gradients, moved, MOMENTUM)  # Nesterov's

@@ -105,15 +105,15 @@ class Objective:
         """Loss and metric from added-up sums."""
         loss, count, third, fourth = sums.tolist()
         count = max(count, 1.0)
-        found = {"loss": loss / count}
+        metrics = {"loss": loss / count}
         if self.kind == "regression":
             spread = fourth - third * third / count
-            found["r2"] = 1.0 - loss / spread if spread > 0 else float("nan")
+            metrics["r2"] = 1.0 - loss / spread if spread > 0 else float("nan")
         elif self.kind == "next_token":
-            found["bits_per_token"] = loss / count / math.log(2)
+            metrics["bits_per_token"] = loss / count / math.log(2)
         else:
-            found["accuracy"] = third / count
-        return found
+            metrics["accuracy"] = third / count
+        return metrics
 
     def better(self, new: float, old: float | None) -> bool:
         """Whether ``new`` improves on ``old``; NaN never does."""

@@ -40,10 +40,10 @@ def parameter_groups(
     for name, parameter in named:
         if not parameter.requires_grad:
             continue
-        own = (hints or {}).get(name, {})
+        hint = (hints or {}).get(name, {})
         decays = weight_decay if parameter.dim() > 1 or decay_vectors else 0.0
-        rate, decay = own.get("lr", lr), own.get("weight_decay", decays)
-        by_muon = name in muon and not own
+        rate, decay = hint.get("lr", lr), hint.get("weight_decay", decays)
+        by_muon = name in muon and not hint
         group = groups.setdefault(
             (rate, decay, by_muon),
             {
@@ -178,11 +178,11 @@ class Optimizer:
 
         Muon has ``exp_avg`` alone.
         """
-        found = {name: {"exp_avg": own} for name, own in self.muon.momentum.items()}
+        state = {name: {"exp_avg": momentum} for name, momentum in self.muon.momentum.items()}
         for name, tensor in zip(self.names, self.tensors, strict=True):
             if tensor in self.adamw.state:
-                found[name] = dict(self.adamw.state[tensor])
-        return found
+                state[name] = dict(self.adamw.state[tensor])
+        return state
 
     def load(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over what :meth:`state` returned; an empty state is that before the first step."""
@@ -195,12 +195,14 @@ class Optimizer:
             if given is None and tensor not in self.adamw.state:
                 continue
             # in place where there is a state: a captured CUDA graph has its addresses
-            own = self.adamw.state[tensor]
-            if not own:
+            moments = self.adamw.state[tensor]
+            if not moments:
                 device = tensor.device if self.in_memory else "cpu"
-                own["step"] = torch.zeros((), device=device)
-                own["exp_avg"], own["exp_avg_sq"] = (torch.zeros_like(tensor) for _ in range(2))
-            for key, target in own.items():
+                moments["step"] = torch.zeros((), device=device)
+                moments["exp_avg"], moments["exp_avg_sq"] = (
+                    torch.zeros_like(tensor) for _ in range(2)
+                )
+            for key, target in moments.items():
                 target.zero_() if given is None else target.copy_(given[key])
 
 

@@ -203,7 +203,7 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, got {value}")
-        for name in ("task", "mixer", "name"):  # of which the run's folder is made
+        for name in ("task", "mixer", "name"):  # the run's folder has its name from these
             if getattr(self, name) is not None:
                 check_folder_name(getattr(self, name), name)
         for name in ("task_options", "mixer_options", "augment_options"):
@@ -292,8 +292,8 @@ def recorded_identity(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> then["lr"], then["clip"], "name" in then
     (0.1, 1.0, False)
     """
-    own = {key: value for key, value in options.items() if key not in PLACEMENT}
-    return TrainOptions().identity() | own
+    given = {key: value for key, value in options.items() if key not in PLACEMENT}
+    return TrainOptions().identity() | given
 
 
 def difference(now: Mapping[str, Any], then: Mapping[str, Any]) -> str:

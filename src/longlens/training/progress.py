@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from longlens.tasks.progress import Bar
 from longlens.training.job import State
 
 
@@ -87,7 +88,7 @@ class Meter:
         return rate
 
 
-class Progress:
+class CurveDisplay:
     """Shows lines of the curves as they come, with the time that is left.
 
     Args:
@@ -100,53 +101,28 @@ class Progress:
     def __init__(self, name: str, total: int, start: int = 0, quiet: bool = False) -> None:
         self.total, self.start, self.quiet = total, start, quiet
         self.began = time.perf_counter()
-        self._bar: Any = None
-        self._task: Any = None
-        if not quiet and sys.stderr.isatty():
-            self._open_bar(name)
-
-    def _open_bar(self, name: str) -> None:
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-        except ImportError:
-            return
-        self._bar = Bar(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed}/{task.total}  {task.fields[text]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-        )
-        self._task = self._bar.add_task(name, total=self.total, completed=self.start, text="")
-        self._bar.start()
+        self._bar = Bar(name, total, start, quiet)
 
     def show(self, line: Mapping[str, Any]) -> None:
         """Show a line of the curves."""
-        if self.quiet:
-            return
-        step = line["step"]
-        done = step - self.start
-        spent = time.perf_counter() - self.began
-        left = spent / done * (self.total - step) if done > 0 and line["split"] == "train" else None
-        if self._bar is None:
-            print(sentence(line, self.total, left), file=sys.stderr, flush=True)
-        elif line["split"] == "train":
+        step, of_training = line["step"], line["split"] == "train"
+        if self._bar and of_training:
             text = sentence(line, self.total, None).split("train", 1)[1].strip()
-            self._bar.update(self._task, completed=step, text=text)
-        else:
-            self._bar.console.print(sentence(line, self.total, None), highlight=False)
+            self._bar.update(step, f"{step}/{self.total}  {text}")
+            return
+        left = None
+        if of_training and step > self.start:
+            spent = time.perf_counter() - self.began
+            left = spent / (step - self.start) * (self.total - step)
+        self.say(sentence(line, self.total, left))
 
     def say(self, text: str) -> None:
         """Show a message."""
-        if self._bar is not None:
-            self._bar.console.print(text, highlight=False)
+        if self._bar:
+            self._bar.say(text)
         elif not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """End the live view."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._bar.close()

@@ -31,7 +31,6 @@ from longlens.untrusted import check_shape, parse_json
 SCHEMA = 1
 RECORD, CURVES, CHECKPOINTS = "record.json", "curves.jsonl", "checkpoints"
 EXPERIMENT = "experiment.json"  # beside the runs of an experiment: labels, published numbers
-STATUSES = ("running", "finished", "stopped", "failed")
 # Keys of the record that hold times: two equal runs differ in these alone.
 TIMES = ("started", "ended", "events", "speed", "peak_memory_mib")
 
@@ -181,8 +180,8 @@ def check_same_data(records: Iterable[Mapping[str, Any]]) -> None:
         if record.get("status") != "finished" or not data.get("identity"):
             continue
         options = record.get("options") or {}
-        own, mixed = options.get("task_options") or {}, bool(options.get("mix_easier"))
-        kind = [data.get("name"), own, mixed]
+        task_options, mixed = options.get("task_options") or {}, bool(options.get("mix_easier"))
+        kind = [data.get("name"), task_options, mixed]
         other = seen.setdefault(json.dumps(kind, sort_keys=True), record)
         if other["data"]["identity"] != data["identity"]:
             first, second = (

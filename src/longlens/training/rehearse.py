@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 import torch
 
+from longlens.tasks.batches import Batch, Batches
 from longlens.training import budget
 from longlens.training.budget import Timing
 from longlens.training.engine import Engine
 from longlens.training.evaluate import evaluate
-from longlens.training.examples import Batch, Batches, Examples
+from longlens.training.examples import Examples
 from longlens.training.faults import TrainingError, largest_that_fits, out_of_memory
 
 MakeExamples = Callable[[Batch], Examples]
@@ -107,42 +109,24 @@ def time_steps(engine: Engine, examples: MakeExamples, evaluation_rows: int) -> 
 
 def batch_of_each_length(batches: Batches) -> dict[int, tuple[Batch, int]]:
     """A batch of each padded length, and how often it occurs among the first of epoch 0."""
-    found: dict[int, tuple[Batch, int]] = {}
-    enough = 30 * max(1, len(batches.shapes))
-    for number, batch in enumerate(batches.epoch(0)):
-        if number == enough:
-            break
+    by_length: dict[int, tuple[Batch, int]] = {}
+    for batch in islice(batches.epoch(0), 30 * max(1, len(batches.shapes))):
         length = batch.inputs.shape[1 if batch.inputs.is_floating_point() else -1]
-        first, count = found.get(length, (batch, 0))
-        found[length] = (first, count + 1)
-    return found
+        first, count = by_length.get(length, (batch, 0))
+        by_length[length] = (first, count + 1)
+    return by_length
 
 
 def _time_evaluation(engine: Engine, batches: Batches, rows: int) -> float:
-    """Seconds of a pass over a split, from its first batches."""
-    few = _First(batches, 3)
-    evaluate(engine, few, rows)
-    _wait(engine)
-    began = time.perf_counter()
-    evaluate(engine, few, rows)
-    _wait(engine)
+    """Seconds of a pass over a split, from its first batches, of which the second pass counts."""
+    few = list(islice(batches.epoch(0), 3))
+    for _ in range(2):
+        began = time.perf_counter()
+        evaluate(engine, few, rows)
+        _wait(engine)
     return (time.perf_counter() - began) / len(few) * len(batches)
 
 
 def _wait(engine: Engine) -> None:
     if engine.device.type == "cuda":
         torch.cuda.synchronize()
-
-
-class _First:
-    """The first few batches of a split."""
-
-    def __init__(self, batches: Batches, count: int) -> None:
-        self.batches, self.count, self.shapes = batches, count, batches.shapes
-
-    def __len__(self) -> int:
-        return min(self.count, len(self.batches))
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        for _, batch in zip(range(self.count), self.batches.epoch(epoch, start), strict=False):
-            yield batch

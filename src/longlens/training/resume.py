@@ -1,15 +1,110 @@
-"""Whether a checkpoint belongs to a run."""
+"""The checkpoints of one run: writing them, and going on from one that belongs to it."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from longlens.training import checkpoint
 from longlens.training.checkpoint import Checkpoint, layout_difference
+from longlens.training.distributed import Ranks
 from longlens.training.faults import TrainingError
-from longlens.training.job import Job
+from longlens.training.job import Job, State
 from longlens.training.options import TrainOptions, difference, recorded_identity
+from longlens.training.records import CHECKPOINTS, CURVES, Record
+
+
+class RunCheckpoints:
+    """Reads the checkpoints of a run on every rank and writes them on the main one.
+
+    Args:
+        job: what is trained.
+        options: how.
+        ranks: this process among all.
+        folder: of the run.
+        record: the same, open for writing, on the main rank; None on the others.
+        provenance: code, versions and hardware, kept in checkpoints.
+
+    Attributes:
+        step: that of the last checkpoint; -1: there is none yet.
+        written: ``time.perf_counter()`` then.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        options: TrainOptions,
+        ranks: Ranks,
+        folder: Path,
+        record: Record | None,
+        provenance: Mapping[str, Any],
+    ) -> None:
+        self.job, self.options, self.ranks = job, options, ranks
+        self.folder, self.record, self.provenance = folder, record, provenance
+        self.step = -1
+        self.written = time.perf_counter()
+
+    def resume(self) -> Checkpoint | None:
+        """The checkpoint to go on from, with the curves cut to it; None: there is none.
+
+        Raises:
+            TrainingError: it is of another run, or ``resume`` requires one that is not there.
+        """
+        curves = self.folder / CURVES
+        saved = checkpoint.load(
+            self.folder / CHECKPOINTS, curves.stat().st_size if curves.exists() else 0
+        )
+        commit = self.provenance.get("commit")
+        if saved is None:
+            if self.options.resume == "require":
+                raise TrainingError(f"resume is require, but {self.folder} has no checkpoint")
+            if self.record is not None and self.record.curve_bytes():
+                self.record.cut_curves(0)  # cut off before its first checkpoint
+                self.record.event("begin again", commit=commit)
+            return None
+        changed = check_same_run(saved, self.folder, self.job, self.options, self.provenance)
+        if self.record is not None:
+            if changed:
+                print(f"note: going on although {changed}", file=sys.stderr)
+            for problem in saved.damaged:
+                print(f"note: going on from an older checkpoint: {problem}", file=sys.stderr)
+            self.record.cut_curves(saved.facts["curve_bytes"])
+            notes = {"changed": changed, "damaged": list(saved.damaged)}
+            noted = {name: note for name, note in notes.items() if note}
+            self.record.event("resume", step=saved.facts["step"], commit=commit, **noted)
+        self.step = saved.facts["step"]
+        return saved
+
+    def go_back(self) -> Checkpoint | None:
+        """The last checkpoint, with the curves cut to it; None: there is none."""
+        saved = checkpoint.load(self.folder / CHECKPOINTS)
+        if saved is not None and self.record is not None:
+            self.record.cut_curves(saved.facts["curve_bytes"])
+        return saved
+
+    def write(self, state: State, tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint, on the main rank."""
+        if self.record is not None:
+            facts = {
+                "state": asdict(state),
+                "identity": self.options.identity(),
+                "data": self.job.data,
+                "provenance": dict(self.provenance),
+                "world_size": self.ranks.world_size,
+                "curve_bytes": self.record.curve_bytes(),
+            }
+            checkpoint.save(
+                self.record.checkpoints, state.step, tensors, facts,
+                keep=self.options.keep_checkpoints, small=self.options.small_checkpoints,
+            )  # fmt: skip
+        self.step = state.step
+        self.written = time.perf_counter()
 
 
 def check_same_run(
@@ -28,18 +123,14 @@ def check_same_run(
         TrainingError: it is not this run's.
     """
     facts = saved.facts
-    then = {
-        name.removeprefix("model/"): tensor
-        for name, tensor in saved.tensors.items()
-        if name.startswith("model/")
-    }
-    found = [difference(options.identity(), recorded_identity(facts["identity"]))]
-    if facts["data"] != job.data:
-        found.append(f"the data are {job.data}, were {facts['data']}")
-    found.append(layout_difference(job.model.state_dict(), then))
-    if any(found):
+    differences = [
+        difference(options.identity(), recorded_identity(facts["identity"])),
+        "" if facts["data"] == job.data else f"the data are {job.data}, were {facts['data']}",
+        layout_difference(job.model.state_dict(), saved.under("model/")),
+    ]
+    if any(differences):
         raise TrainingError(
-            f"{folder} holds a checkpoint of another run: {'; '.join(filter(None, found))}; "
+            f"{folder} holds a checkpoint of another run: {'; '.join(filter(None, differences))}; "
             "give the old options, another --name, or --resume restart"
         )
     return difference(provenance, facts["provenance"])

@@ -51,7 +51,8 @@ def build(
     if wrong := sorted(set(options) - allowed):
         known = ", ".join(sorted(allowed)) or "none"
         raise ValueError(f"{task}'s augmentation has no option {wrong[0]!r}; its options: {known}")
-    made: Transform = (kind() if task == "listops" else kind(image, **options)).to(device)
+    augmentation: Transform = (kind() if task == "listops" else kind(image, **options)).to(device)
     if compile and task != "listops":
-        made.transform = torch.compile(made.transform, fullgraph=True)  # type: ignore[method-assign]
-    return made
+        compiled = torch.compile(augmentation.transform, fullgraph=True)
+        augmentation.transform = compiled  # type: ignore[method-assign]
+    return augmentation

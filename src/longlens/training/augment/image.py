@@ -158,9 +158,9 @@ class AugmentImage(Transform):
             [[describe(name, level, sign, shape) for sign in (-1, 1)] for name, _, level in pair]
             for pair in CIFAR_POLICY
         ]
-        chance = [[probability for _, probability, _ in pair] for pair in CIFAR_POLICY]
+        probabilities = [[probability for _, probability, _ in pair] for pair in CIFAR_POLICY]
         self.register_buffer("operations", torch.tensor(rows), persistent=False)
-        self.register_buffer("probability", torch.tensor(chance), persistent=False)
+        self.register_buffer("probability", torch.tensor(probabilities), persistent=False)
 
     def noise(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """(B, 11) uniform numbers."""
