@@ -95,7 +95,9 @@ class _Scaled(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, factor: Tensor) -> Tensor:
-        return (x * _per_row(factor, x)).to(x.dtype)
+        out = x * _per_row(factor, x)
+        # torch 2.11 compiles an out.to(x.dtype) that changes nothing to zero gradients
+        return out if out.dtype == x.dtype else out.to(x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
