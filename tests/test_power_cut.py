@@ -10,10 +10,11 @@ import pytest
 
 from longlens import files
 from longlens.runs import train_run
+from longlens.runs.record import RECORD, read_record
 from longlens.tasks import import_arrays, load, prepare
 from longlens.tasks.imported import imported_folder
 from longlens.training import checkpoint
-from longlens.training.records import CHECKPOINTS, CURVES, RECORD, read_record
+from longlens.training.log import CHECKPOINTS, CURVES
 from longlens.weights import load_tensors
 from tests.power_cut import DISKS, Recording, after_power_cut, recorded
 from tests.training.runs import outcome, tiny
@@ -135,7 +136,7 @@ def check_run(base, resumed):
 
     def check(folder, promises):
         here, curves = folder / "a", folder / "a" / CURVES
-        status = read_record(here)["status"] if (here / RECORD).exists() else None
+        status = read_record(here).status if (here / RECORD).exists() else None
         assert status == "finished" or "finished" not in promises
         if status == "finished":
             assert load_tensors(here / "model.safetensors") and outcome(here) == alone

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 _LONGEST_NAME = 200  # bytes: file systems allow 255, and endings such as ".old-1" are added
 
@@ -89,6 +92,31 @@ def check_shape(value: Any, shape: Any, where: str = "it") -> None:
         fits = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
     if not fits:
         raise ValueError(f"{where} is {value!r:.60}")
+
+
+def shape_of(kind: Any) -> Any:
+    """The shape, for :func:`check_shape`, of JSON that is to become a value of a type.
+
+    A dataclass's fields with a default and all keys of a TypedDict may be missing or null.
+
+    >>> shape_of(dict[str, list[float | None]])
+    {'*': [(int, float, None)]}
+    """
+    origin, inner = get_origin(kind), [shape_of(part) for part in get_args(kind)]
+    if origin in (Union, UnionType):
+        return tuple(one for part in inner for one in (part if type(part) is tuple else [part]))
+    if origin in (dict, Mapping):
+        return {} if get_args(kind)[1] is Any else {"*": inner[1]}
+    if origin in (list, tuple):
+        return [inner[0]]
+    if is_dataclass(kind):
+        needed = {f.name for f in fields(kind) if f.default is f.default_factory is MISSING}
+    elif is_typeddict(kind):
+        needed = set()
+    else:
+        return {float: (int, float), Any: object, type(None): None}.get(kind, kind)
+    hints = get_type_hints(kind).items()
+    return {name if name in needed else f"{name}?": shape_of(hint) for name, hint in hints}
 
 
 def _has_shape(value: Any, shape: Any) -> bool:

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from longlens.cli.main import main
-from longlens.report.read import find_runs
+from longlens.runs.results import find_runs
 from longlens.training.faults import Stopped
 
 SIZES = {"length": 16, "train": 32, "validation": 8, "test": 8}
@@ -26,11 +26,11 @@ def test_a_table_is_run_once(tmp_path, capsys, monkeypatch):
     table = write_table(tmp_path, {"seed": [0, 1]})
     runs = str(tmp_path / "runs")
     assert main(["run", table, "--runs", runs]) == 0
-    first = {run.name: run.values for run in find_runs(runs)}
-    assert sorted(values["seed"] for values in first.values()) == [0, 1]
-    assert all(values["status"] == "finished" for values in first.values())
+    first = {run.name: run for run in find_runs(runs)}
+    assert sorted(run.seed for run in first.values()) == [0, 1]
+    assert all(run.is_finished for run in first.values())
     assert main(["run", table, "--runs", runs]) == 0  # nothing is trained twice
-    assert {run.name: run.values for run in find_runs(runs)} == first
+    assert {run.name: run for run in find_runs(runs)} == first
     assert "2/2 cumsum-las-1" in capsys.readouterr().out
 
 
@@ -78,12 +78,12 @@ def test_tune_asks_runs_and_tells(tmp_path, capsys):
     base = base_words(tmp_path)
     words = ["tune", "--search", "lr=1e-4:1e-2:log", "--trials", "2", *base]
     assert main(words) == 0
-    first = {run.name: run.values for run in find_runs(tmp_path / "runs")}
-    learned = {values["options"]["lr"] for values in first.values()}
+    first = {run.name: run for run in find_runs(tmp_path / "runs")}
+    learned = {run.options["lr"] for run in first.values()}
     assert len(learned) == 2 and all(1e-4 <= lr <= 1e-2 for lr in learned)
     assert "r2" in capsys.readouterr().out
     assert main(words) == 0  # the same runs are asked for, and found
-    assert {run.name: run.values for run in find_runs(tmp_path / "runs")} == first
+    assert {run.name: run for run in find_runs(tmp_path / "runs")} == first
     assert main(["tune", "--search", "lr=x", *base]) == 1  # before any trial
     assert "lr must be a number, got 'x'" in capsys.readouterr().err
     assert main(["tune", "--search", "lrr=1:2", *base]) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.cli.train import parse
-from longlens.training.records import read_record
+from longlens.runs.record import read_record
 from tests.training.runs import tiny
 
 
@@ -34,7 +34,7 @@ def test_train_prints_the_result_and_the_folder(run_options, capsys):
     assert "test        accuracy 0." in captured.out and "selected step" in captured.out
     assert "step 6/6  validation  loss" in captured.err  # plain lines where there is no terminal
     folder = captured.out.strip().splitlines()[-1]
-    assert read_record(folder)["status"] == "finished"
+    assert read_record(folder).status == "finished"
 
 
 def test_config_files_and_overrides(run_options, tmp_path, capsys):
@@ -42,8 +42,8 @@ def test_config_files_and_overrides(run_options, tmp_path, capsys):
     path = tmp_path / "run.json"
     path.write_text(json.dumps(options.to_json()))
     assert main(["train", "--config", str(path), "--seed", "3", "--name", "x"]) == 0
-    record = json.loads((tmp_path / "runs" / "x" / "record.json").read_text())
-    assert record["seed"] == 3 and record["options"]["dim"] == options.dim
+    record = read_record(tmp_path / "runs" / "x")
+    assert record.seed == 3 and record.options["dim"] == options.dim
 
 
 def test_help_explains_every_option(capsys):

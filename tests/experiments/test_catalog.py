@@ -74,7 +74,10 @@ def test_the_header_says_what_it_costs_and_how_to_run_it(name):
     experiment = find(name)
     header = importlib.import_module(f"longlens.experiments.catalog.{name}").__doc__
     assert experiment.name == name
-    assert f"    longlens run {name}" in header and experiment.command == f"longlens run {name}"
+    assert (
+        f"    longlens run {name}" in header
+        and experiment.described().command == f"longlens run {name}"
+    )
     runs = f"{len(experiment.runs)} runs"
     assert f"Cost: {runs}" in header and experiment.cost.startswith(runs)
     assert experiment.notes and experiment.source and "\n" not in experiment.title
@@ -247,22 +250,29 @@ def test_names():
         find("nothing.py")
 
 
-def test_declarations_are_checked():
-    run = Run("a", "x", {"task": "cumsum"})
-    with pytest.raises(ValueError, match="in no row or column"):
-        Experiment("e", "t", "s", "r2", ("b",), ("x",), (run,))
-    with pytest.raises(ValueError, match="declared twice"):
-        Experiment("e", "t", "s", "r2", ("a",), ("x",), (run, run))
-    with pytest.raises(ValueError, match="is no row"):
-        Experiment("e", "t", "s", "r2", ("a",), ("x",), (run,), published={"b": {"x": 1.0}})
-    with pytest.raises(ValueError, match="share a folder"):
-        Experiment("e", "t", "s", "r2", ("a", "A"), ("x",), (run,))
-    with pytest.raises(ValueError, match="reads must name every column"):
-        Experiment("e", "t", "s", "r2", ("a",), ("x",), (run,), reads={"y": "speed.seconds"})
-    with pytest.raises(ValueError, match="a ratio is relative to a row"):
-        Experiment("e", "t", "s", "ratio", ("a",), ("x",), (run,), reads={"x": "speed.seconds"})
-    with pytest.raises(ValueError, match="metric must be one of"):
-        Experiment("e", "t", "s", "points", ("a",), ("x",), (run,))
+RUN = Run("a", "x", {"task": "cumsum"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rows": ("b",)}, "in no row or column"),
+        ({"runs": (RUN, RUN)}, "declared twice"),
+        ({"published": {"b": {"x": 1.0}}}, "is no row"),
+        ({"rows": ("a", "A")}, "share a folder"),
+        ({"reads": {"y": "speed.seconds"}}, "reads must name every column"),
+        ({"metric": "ratio", "reads": {"x": "speed.seconds"}}, "a ratio is relative to a row"),
+        ({"metric": "points"}, "metric must be one of"),
+    ],
+)
+def test_declarations_are_checked(changes, message):
+    declared = dict(name="e", title="t", metric="r2", rows=("a",), columns=("x",), runs=(RUN,))
+    Experiment(**declared)
+    with pytest.raises(ValueError, match=message):
+        Experiment(**declared | changes)
+
+
+def test_labels_share_no_folder():
     assert slug("LaS+") != slug("LaS")
 
 

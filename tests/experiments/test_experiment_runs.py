@@ -9,9 +9,9 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.experiments.catalog import NAMES, find
-from longlens.experiments.plan import choose, plan, shrink, write_labels
-from longlens.report.collect import read_results
-from longlens.report.read import find_runs
+from longlens.experiments.plan import choose, plan, shrink
+from longlens.report.results import read_results
+from longlens.runs.results import find_runs, read_table, write_labels
 from longlens.training.options import TrainOptions
 
 MINE = """
@@ -60,27 +60,27 @@ def test_a_quick_experiment_from_end_to_end(tmp_path, capsys, monkeypatch):
     path = tmp_path / "quick.json"
     assert main(["collect", str(runs / "table7-quick"), "-o", str(path)]) == 0
     assert "6 runs (6 finished)" in capsys.readouterr().out
-    content = read_results(path)
-    assert content["quick"] and content["published"]["LaS"]["Select"] == 0.783
-    assert [record["row"] for record in content["records"][:3]] == ["Vanilla Attention"] * 3
-    assert all("no result" in record["data"]["stands_in_for"] for record in content["records"])
+    content = read_table(path)
+    assert content.quick and content.published["LaS"]["Select"] == 0.783
+    assert [record.row for record in content.records[:3]] == ["Vanilla Attention"] * 3
+    assert all("no result" in record.data["stands_in_for"] for record in content.records)
 
 
 def test_selection_on_test_is_kept_when_quick_and_said_in_the_record(tmp_path, capsys):
     words = ["run", "readings", "--quick", "--runs", str(tmp_path), "--only", "Text"]
     rows = ["LaS", "schedule plateau", "all of train, selected on test"]
     assert main([*words, *(word for row in rows for word in ("--only", row))]) == 0
-    found = {run.name: run.values for run in find_runs(tmp_path / "readings-quick")}
-    assert {name: values["data"]["selected_on"] for name, values in found.items()} == {
+    found = {run.name: run for run in find_runs(tmp_path / "readings-quick")}
+    assert {name: run.data["selected_on"] for name, run in found.items()} == {
         "las--text--0": "validation",
         "schedule-plateau--text--0": "validation",
         "all-of-train-selected-on-test--text--0": "test",
     }
-    metrics = found["all-of-train-selected-on-test--text--0"]["metrics"]
+    metrics = found["all-of-train-selected-on-test--text--0"].metrics
     assert metrics["validation"] == metrics["test"]
     path = tmp_path / "quick.json"
     assert main(["collect", str(tmp_path / "readings-quick"), "-o", str(path)]) == 0
-    assert "test" in [record["data"]["selected_on"] for record in read_results(path)["records"]]
+    assert "test" in [record.data["selected_on"] for record in read_table(path).records]
 
 
 def collected(name, only, tmp_path):
@@ -89,7 +89,7 @@ def collected(name, only, tmp_path):
     assert main(["run", name, "--quick", "--runs", str(tmp_path), *words]) == 0
     path = tmp_path / f"{name}.json"
     assert main(["collect", str(tmp_path / f"{name}-quick"), "-o", str(path)]) == 0
-    return {(r["row"], r["column"]): r for r in read_results(path)["records"]}, path
+    return {(r.row, r.column): r for r in read_table(path).records}, path
 
 
 def test_a_run_fills_a_row_of_speed_and_memory(tmp_path):
@@ -97,16 +97,15 @@ def test_a_run_fills_a_row_of_speed_and_memory(tmp_path):
     rows, columns = ("XFM", "LaS-chunk"), ("Speed", "Mem.")
     assert set(cells) == {(row, column) for row in rows for column in columns}
     for column in columns:
-        found = {row: cells[row, column]["metrics"]["test"] for row in rows}
+        found = {row: cells[row, column].metrics["test"] for row in rows}
         assert found["XFM"]["ratio"] == 1.0
         quotient = found["LaS-chunk"]["measured"] / found["XFM"]["measured"]
         assert found["LaS-chunk"]["ratio"] == pytest.approx(quotient, rel=1e-4)
     memory = cells["XFM", "Mem."]
-    assert memory["metrics"]["test"]["measured"] == memory["peak_memory_mib"]
+    assert memory.metrics["test"]["measured"] == memory.peak_memory_mib
     from longlens.report.formats import text_grid
-    from longlens.report.results import read_results as read
 
-    (experiment,) = read([path]).experiments
+    (experiment,) = read_results([path]).experiments
     (line,) = [row for row in text_grid(experiment) if row[0] == "XFM"]
     assert line[1].startswith("1.00× [stand-in] [quick]") and line[1].endswith("(1.00×)")
 
@@ -115,19 +114,18 @@ def test_a_run_fills_a_row_of_heads_that_are_off(tmp_path):
     cells, _ = collected("heads", ["LaS, ListOps"], tmp_path)
     assert [column for _, column in cells] == ["none", *map(str, range(1, 9))]
     first = cells["LaS, ListOps", "none"]
-    for head, value in first["ablations"]["heads"].items():
-        assert cells["LaS, ListOps", head]["metrics"] == {"test": {"accuracy": value}}
-        assert "curves" not in cells["LaS, ListOps", head]
-    assert first["curves"] and first["metrics"]["test"]["accuracy"] is not None
+    for head, value in first.ablations["heads"].items():
+        assert cells["LaS, ListOps", head].metrics == {"test": {"accuracy": value}}
+        assert not cells["LaS, ListOps", head].curves
+    assert first.curves and first.metrics["test"]["accuracy"] is not None
 
 
 def test_a_fitted_model_is_marked_and_never_comparable(tmp_path):
     from longlens.report.cells import table
-    from longlens.report.results import read_results as read
 
     cells, path = collected("fit", ["LaS, ListOps"], tmp_path)
     assert [column for _, column in cells] == ["train and validation", "test"]
-    (experiment,) = read([path]).experiments
+    (experiment,) = read_results([path]).experiments
     cell = table(experiment)["LaS, ListOps"]["test"]
     assert "validation trained on" in [word for word, _ in cell.marks] and not cell.comparable
 
@@ -146,18 +144,18 @@ def test_ones_own_experiment_runs_and_is_collected(tmp_path, capsys, monkeypatch
     folders = {run.folder.name for run in find_runs("runs/mine")}
     assert folders == {f"{row}--sum--{seed}" for row in ("las", "lstm") for seed in (0, 1)}
     assert main(["collect", "runs/mine"]) == 0
-    content = read_results("results/mine.json")
-    assert [(r["row"], r["seed"]) for r in content["records"]] == [
+    content = read_table(tmp_path / "results/mine.json")
+    assert [(r.row, r.seed) for r in content.records] == [
         ("LaS", 0), ("LaS", 1), ("LSTM", 0), ("LSTM", 1)
     ]  # fmt: skip
-    record = content["records"][0]
-    assert record["status"] == "finished" and record["error"] is None
-    assert record["options"]["mixer"] == "las" and record["options"]["dim"] == 8
-    assert "runs" not in record["options"] and "lr" not in record["options"]  # the default
-    assert record["metrics"]["test"]["r2"] is not None and record["epochs"] == 0.5
-    assert record["curves"]["validation.r2"][-1][0] == 2
-    assert content["command"] == "longlens run mine.py"
-    assert content["published"] == {"LaS": {"sum": 0.9}} and content["notes"] == ["a note"]
+    record = content.records[0]
+    assert record.status == "finished" and record.error is None
+    assert record.options["mixer"] == "las" and record.options["dim"] == 8
+    assert "runs" not in record.options and "lr" not in record.options  # the default
+    assert record.metrics["test"]["r2"] is not None and record.epochs == 0.5
+    assert record.curves["validation.r2"][-1][0] == 2
+    assert content.command == "longlens run mine.py"
+    assert content.published == {"LaS": {"sum": 0.9}} and content.notes == ("a note",)
     assert main(["run", mine, "--set", "lr=0.5"]) == 1  # a finished run is never overwritten
     assert "other options or data: lr is 0.5" in capsys.readouterr().err
 
@@ -183,8 +181,8 @@ def test_an_error_of_torch_is_kept_in_the_record(tmp_path, monkeypatch):
     assert run.get("status") == "failed" and "RuntimeError: CUDA error" in run.get("error")
     path = tmp_path / "mine.json"
     assert main(["collect", str(runs / "mine"), "-o", str(path)]) == 0
-    (record,) = read_results(path)["records"]
-    assert record["status"] == "failed" and "CUDA error" in record["error"]
+    (record,) = read_table(path).records
+    assert record.status == "failed" and "CUDA error" in record.error
 
 
 def test_patterns_choose_rows_and_columns():
@@ -313,13 +311,15 @@ def test_models_cover_the_padded_length(tmp_path):
             runs=str(tmp_path), root=str(tmp_path),
         )
     )  # fmt: skip
-    assert record["status"] == "finished"
+    assert record.status == "finished"
 
 
 def test_commands_for_rows_of_one_experiment_may_begin_at_once(tmp_path):
     experiment, folder = find("table2"), tmp_path / "table2"
     rows = [plan(experiment, tmp_path, only=[row]) for row in ("LaS", "L", "S", "Softmax")]
+    places = [{run.name: run.place for run in planned} for planned in rows]
+    header = experiment.described()
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda planned: write_labels(folder, experiment, planned), rows * 5))
+        list(threads.map(lambda some: write_labels(folder, header, some), places * 5))
     labels = json.loads((folder / "experiment.json").read_text())["runs"]
     assert set(labels) == {run.name for planned in rows for run in planned}

@@ -9,8 +9,8 @@ import pytest
 from longlens.cli.main import main
 from longlens.lens.curves import read_options, replaced
 from longlens.runs import train_run
+from longlens.runs.record import read_record
 from longlens.training.options import TrainOptions
-from longlens.training.records import read_record
 
 DATA = dict(distance=4, train=64, validation=8, test=16)
 
@@ -23,7 +23,7 @@ def run(tmp_path):
                            device="cpu", root=str(tmp_path),
                            runs=str(tmp_path / "runs"))  # fmt: skip
     record = train_run(options)
-    return tmp_path / "runs" / record["name"]
+    return tmp_path / "runs" / record.name
 
 
 def test_context_examples_length_and_any_option(run, tmp_path, monkeypatch, capsys):
@@ -37,14 +37,14 @@ def test_context_examples_length_and_any_option(run, tmp_path, monkeypatch, caps
         assert main(["curve", str(run), *words]) == 0
         path = tmp_path / "results" / f"curve_{run.name}_{option}.json"
         report = json.loads(path.read_text())
-        assert report["kind"] == "curve" and report["columns"] == values
+        assert report["kind"] == "curve" and report["columns"] == list(map(str, values))
         assert report["metric"] == "accuracy" and report["rows"] == [run.name]
         for entry in report["records"]:
             options = entry["options"]
             nested = {**options, **options.get("mixer_options", {}), **options["task_options"]}
-            assert nested[option] == entry["column"] and entry["status"] == "finished"
+            assert str(nested[option]) == entry["column"] and entry["status"] == "finished"
             assert 0 <= entry["metrics"]["test"]["accuracy"] <= 1
-            assert read_record(run.parent / entry["run"])["seed"] == entry["seed"]
+            assert read_record(run.parent / entry["name"]).seed == entry["seed"]
         assert path.with_suffix(".svg").read_text().startswith("<svg")
     out = capsys.readouterr().out
     assert "training examples 16, seed 1: test" in out
@@ -62,10 +62,10 @@ def test_several_runs_are_several_lines(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     other = replaced(read_options(run, str(run.parent), None), "mixer", "conv")
     record = train_run(replaced(other, "mixer_options", {"kernel_size": 3}))
-    words = [str(run), str(run.parent / record["name"]), "--examples", "16", "--output", "c.json"]
+    words = [str(run), str(run.parent / record.name), "--examples", "16", "--output", "c.json"]
     assert main(["curve", *words]) == 0
     report = json.loads((tmp_path / "c.json").read_text())
-    assert [entry["row"] for entry in report["records"]] == [run.name, record["name"]]
+    assert [entry["row"] for entry in report["records"]] == [run.name, record.name]
 
 
 @pytest.mark.parametrize(

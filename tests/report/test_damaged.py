@@ -5,11 +5,11 @@ import json
 import pytest
 
 from longlens.cli.main import main
-from longlens.report.read import find_runs, read_run
 from longlens.report.results import read_results
-from longlens.training.records import read_curves, read_record
+from longlens.runs.record import read_curves, read_record
+from longlens.runs.results import curve_lines, find_runs
 from tests.report.sample import table2
-from tests.report.test_collect import HEADER, write_run
+from tests.runs.test_collect import HEADER, write_run
 
 BAD_RECORDS = [
     "",
@@ -19,6 +19,8 @@ BAD_RECORDS = [
     '{"schema": 1}',
     '{"schema": 1, "status": "finished"}',
     '{"schema": 2, "status": "finished"}',
+    '{"schema": 3, "status": "failed"}',
+    '{"schema": true, "status": "failed"}',
     '{"schema": 1, "status": "finished", "status": "failed"}',
     '{"schema": 1, "status": 3}',
     '{"schema": 1, "status": "failed", "options": []}',
@@ -53,7 +55,7 @@ def test_a_malformed_record_is_listed_and_skipped(mine, tmp_path, capsys, conten
     with pytest.raises(ValueError, match=r"record\.json is (damaged|of another version)"):
         read_record(mine / "bad")
     bad, good = find_runs(mine)
-    assert bad.values["status"] == "damaged" and good.values["status"] == "finished"
+    assert bad.status == "damaged" and good.status == "finished"
     page, out = tmp_path / "page.html", tmp_path / "out.json"
     for words, code in (
         (["runs", str(mine)], 0),
@@ -83,7 +85,7 @@ def test_malformed_curves_are_listed_and_left_out(mine, tmp_path, capsys, line):
     path.write_text(path.read_text() + line + "\n", encoding="latin-1")
     with pytest.raises(ValueError, match=r"curves\.jsonl is damaged in line 501"):
         list(read_curves(mine / "bad"))
-    assert read_run(mine / "bad").curves == []
+    assert curve_lines(read_record(mine / "bad"), []) == []
     for words, code in (
         (["show", str(mine / "bad")], 1),
         (["collect", str(mine), "-o", str(tmp_path / "out.json")], 0),

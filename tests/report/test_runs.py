@@ -11,9 +11,11 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.report.charts import Series, draw_svg, draw_text, series
-from longlens.report.read import differing_options, find_runs, read_run, select, sort
+from longlens.report.read import differing_options, select, sort
 from longlens.report.svg import ticks
 from longlens.report.tables import Spread, grouped_rows, render, rows_of
+from longlens.runs.record import read_record
+from longlens.runs.results import find_runs
 
 BRAILLE = re.compile(r"[\u2801-\u28ff]")
 
@@ -76,7 +78,7 @@ def test_all_records_are_found(root):
 
 
 def test_columns_reach_everything(root):
-    run = read_run(root / "a")
+    run = read_record(root / "a")
     wanted = {
         "validation": 0.5, "test": 0.4, "test.loss": 1.1, "lr": 0.1, "mixer_options.window": 5,
         "tokens/s": 5000.0, "commit": "abc", "nothing": None, "nothing.at.all": None, "seed": 0,

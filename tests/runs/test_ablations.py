@@ -44,10 +44,10 @@ def test_a_run_tests_itself_without_each_head(run_options):
         run_options(name="ablated", ablate="heads", **own),
     )
     record, without = train_run(options), train_run(plain)
-    assert "ablations" not in without and record["metrics"] == without["metrics"]
+    assert without.ablations is None and record.metrics == without.metrics
     weights = [(run_folder(o) / "model.safetensors").read_bytes() for o in (plain, options)]
     assert weights[0] == weights[1]  # nothing is left of what was switched off
-    found = record["ablations"]
+    found = record.ablations
     assert set(found["heads"]) == {"1", "2"} and len(found["blocks"]) == 2
     assert found["rates"] == [[0.0, pytest.approx(0.3)]] * 2
     model = load_model(run_folder(options)).eval()
@@ -81,11 +81,11 @@ def test_training_on_validation_as_well_fits_it_and_says_so(run_options):
     """Twelve examples of validation are the only ones that are both trained on and judged by."""
     own = dict(dropout=0.0, ema=0.0, lr=0.01, steps=60, batch_size=12, evaluate_every=60, dim=32)
     both = train_run(run_options(name="both", train_on="train+validation", **own))
-    assert both["data"]["selected_on"] == "train"
-    assert both["data"]["examples"] == {"train": 72, "validation": 12, "test": 12}
+    assert both.data["selected_on"] == "train"
+    assert both.data["examples"] == {"train": 72, "validation": 12, "test": 12}
     alone = train_run(run_options(name="alone", **own))
-    assert alone["data"]["selected_on"] == "validation"
-    assert both["data"]["identity"] == alone["data"]["identity"]  # the data are the same
-    assert both["metrics"]["validation"]["loss"] < alone["metrics"]["validation"]["loss"] - 0.3
+    assert alone.data["selected_on"] == "validation"
+    assert both.data["identity"] == alone.data["identity"]  # the data are the same
+    assert both.metrics["validation"]["loss"] < alone.metrics["validation"]["loss"] - 0.3
     with pytest.raises(ValueError, match="splits of retrieval cannot be joined"):
         build_on_meta({"task": "retrieval", "train_on": "train+validation"})

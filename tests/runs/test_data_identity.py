@@ -45,7 +45,7 @@ def test_a_finished_run_counts_for_its_own_data_alone(options):
     with pytest.raises(TrainingError, match="the data of mine have identity"):
         train_run(options, load("mine", options.root))
     again = train_run(replace(options, resume="restart"))
-    assert again["data"]["identity"] != first["data"]["identity"]
+    assert again.data["identity"] != first.data["identity"]
     import_mine(options.root, 1)  # the same values: the same data
     assert train_run(options) == again
 

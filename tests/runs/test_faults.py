@@ -16,7 +16,6 @@ from longlens.files import sha256_file
 from longlens.models.pretrained import WEIGHTS
 from longlens.runs import sweep
 from longlens.runs.engines import Ray, Slurm
-from longlens.training.records import comparable
 from tests.runs.test_sweep import cells_in
 
 pytestmark = pytest.mark.faults
@@ -24,10 +23,7 @@ pytestmark = pytest.mark.faults
 
 def digests(records, runs):
     """What must be the same of two sweeps: results and weights, run by run."""
-    return {
-        one["seed"]: (comparable(one)["metrics"], sha256_file(runs / one["name"] / WEIGHTS))
-        for one in records
-    }
+    return {one.seed: (one.metrics, sha256_file(runs / one.name / WEIGHTS)) for one in records}
 
 
 def descendants(pid):
@@ -110,7 +106,7 @@ def test_a_ray_cluster_that_loses_a_node(tmp_path, monkeypatch):
     seen = []
 
     def each(place, record):
-        seen.append(record["status"])
+        seen.append(record.status)
         if len(seen) == 4:
             cluster.remove_node(other, allow_graceful=False)
 
@@ -132,5 +128,5 @@ def test_jobs_of_submitit(tmp_path):
     engine = Slurm(cluster="local", folder=str(tmp_path / "logs"), gpus=0, cpus=1, hours=1)
     cells = cells_in(tmp_path, 3)
     records = sweep(cells, engine)
-    assert [record["status"] for record in records] == ["finished"] * 3
+    assert [record.status for record in records] == ["finished"] * 3
     assert records == sweep(cells)

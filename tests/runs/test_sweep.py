@@ -5,18 +5,19 @@ import pickle
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from longlens.files import locked
 from longlens.runs import sweep
 from longlens.runs.engines import Here, Processes, find_engine
+from longlens.runs.record import Record, RecordWriter, read_record
 from longlens.runs.run import LOCK, run_folder
 from longlens.runs.search import parse, tune
 from longlens.training.faults import Stopped
 from longlens.training.loop import Trainer
 from longlens.training.options import TrainOptions
-from longlens.training.records import Record, comparable, read_record
 
 SIZES = {"length": 16, "train": 32, "validation": 8, "test": 8}
 
@@ -32,11 +33,11 @@ def cells_in(folder, count=2, **changes):
 
 def test_what_is_done_is_not_done_again(tmp_path):
     first = sweep(cells_in(tmp_path))
-    assert [record["seed"] for record in first] == [0, 1]
-    assert all(record["status"] == "finished" for record in first)
+    assert [record.seed for record in first] == [0, 1]
+    assert all(record.status == "finished" for record in first)
     seen = []
     again = sweep(cells_in(tmp_path, 3), each=lambda place, record: seen.append(place))
-    assert again[:2] == first and again[2]["seed"] == 2 and seen == [0, 1, 2]
+    assert again[:2] == first and again[2].seed == 2 and seen == [0, 1, 2]
 
 
 class Counting(Here):
@@ -72,7 +73,7 @@ def test_a_record_of_other_options_survives_a_failure(tmp_path):
     done, other = cells_in(tmp_path, 2, name="mine")
     (first,) = sweep([done])
     (failed,) = sweep([other])
-    assert failed["status"] == "failed" and "other options" in failed["error"]
+    assert failed.status == "failed" and "other options" in failed.error
     assert read_record(tmp_path / "runs" / "mine") == first
 
 
@@ -87,7 +88,7 @@ def test_a_signal_during_the_last_evaluation_stops_the_sweep(tmp_path, monkeypat
     with pytest.raises(Stopped, match="is finished"):
         sweep(cells_in(tmp_path, 2))
     (record,) = (tmp_path / "runs").glob("*/record.json")
-    assert read_record(record.parent)["status"] == "finished"
+    assert read_record(record.parent).status == "finished"
 
 
 def test_a_stop_comes_back_from_another_process():
@@ -105,11 +106,11 @@ def test_a_cell_that_fails_leaves_the_others_alone_and_is_tried_again(tmp_path):
     cells = cells_in(tmp_path, 2)
     cells[0] |= {"task": "wiki-of-mine", "task_options": {}}  # not prepared
     failed, done = sweep(cells)
-    assert (failed["status"], done["status"]) == ("failed", "finished")
-    assert "wiki-of-mine" in failed["error"]
+    assert (failed.status, done.status) == ("failed", "finished")
+    assert "wiki-of-mine" in failed.error
     folder = run_folder(TrainOptions.from_values(cells[0]))
-    assert read_record(folder)["error"] == failed["error"]
-    assert sweep(cells)[0]["status"] == "failed"  # still not there, and no traceback
+    assert read_record(folder).error == failed.error
+    assert sweep(cells)[0].status == "failed"  # still not there, and no traceback
 
 
 def test_wrong_cells_are_found_before_anything_runs(tmp_path):
@@ -155,9 +156,8 @@ def test_processes_find_what_one_process_finds(tmp_path):
     here = sweep(cells)
     elsewhere = sweep([{**cell, "runs": str(tmp_path / "many")} for cell in cells], workers=2)
     for one, other in zip(here, elsewhere, strict=True):
-        one, other = comparable(one), comparable(other)
-        assert {**one, "options": None} == {**other, "options": None}
-        assert one["metrics"] == other["metrics"]
+        one, other = (replace(r.without_times(), options={}) for r in (one, other))
+        assert one == other and one.metrics
 
 
 def test_a_process_that_dies_every_time_fails_its_cell(tmp_path, monkeypatch):
@@ -165,14 +165,14 @@ def test_a_process_that_dies_every_time_fails_its_cell(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("import os; os._exit(9)")  # whatever imports torch, dies
     cells = cells_in(tmp_path, 2)
     begun = run_folder(TrainOptions.from_values(cells[0]))
-    record = Record(begun)
+    record = RecordWriter(begun)
     record.update(status="running", options=TrainOptions.from_values(cells[0]).to_json())
     record.close()
     failed = sweep(cells, Processes(1))
-    assert [one["error"] for one in failed] == ["its process died, 3 times"] * 2
-    assert failed[0]["name"] == begun.name != failed[1]["name"]
+    assert [one.error for one in failed] == ["its process died, 3 times"] * 2
+    assert failed[0].name == begun.name != failed[1].name
     for one in failed:
-        assert read_record(tmp_path / "runs" / one["name"])["status"] == "failed"
+        assert read_record(tmp_path / "runs" / one.name).status == "failed"
 
 
 def test_a_search_asks_for_the_same_again():
@@ -181,9 +181,9 @@ def test_a_search_asks_for_the_same_again():
     def run(cells):
         asked.append([cell["lr"] for cell in cells])
         return [
-            {"status": "failed"} if cell["lr"] > 0.05 else
-            {"status": "finished", "metric": {"name": "r2", "higher_is_better": True},
-             "metrics": {"validation": {"r2": -cell["lr"]}}}
+            Record(status="failed") if cell["lr"] > 0.05 else
+            Record(status="finished", metric={"name": "r2", "higher_is_better": True},
+                   metrics={"validation": {"r2": -cell["lr"]}})
             for cell in cells
         ]  # fmt: skip
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from longlens.runs.record import read_curves, read_record
 from longlens.training.options import TrainOptions
-from longlens.training.records import comparable, read_curves, read_record
 
 WATCHES = ("seconds", "tokens_per_second")  # of a line of the curves
 
@@ -51,16 +52,15 @@ def outcome(folder: Path) -> dict[str, Any]:
         {key: value for key, value in line.items() if key not in WATCHES}
         for line in read_curves(folder)
     ]
-    record = comparable(read_record(folder))
-    record["options"] = {
+    record = read_record(folder).without_times()
+    options = {
         key: value
-        for key, value in record["options"].items()
+        for key, value in record.options.items()
         if key not in ("runs", "name", "checkpoint_seconds")
     }
-    record.pop("name")
     return {
         "weights": (folder / "model.safetensors").read_bytes(),
         "config": json.loads((folder / "config.json").read_text()),
         "curves": curves,
-        "record": record,
+        "record": replace(record, name="", options=options),
     }

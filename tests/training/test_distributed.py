@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from longlens.runs import train_run
+from longlens.runs.record import read_curves, read_record
 from longlens.runs.run import run_folder
-from longlens.training.records import read_curves, read_record
 from longlens.weights import load_tensors
 from tests.training.runs import tiny
 from tests.training.test_loop import import_stream
@@ -58,11 +58,11 @@ def close(folder, a, b):
 def test_two_ranks_equal_one_with_twice_the_rows(folder, kind):
     close(folder, "one", kind)
     record = read_record(folder / "runs" / kind)
-    assert record["world_size"] == 2
+    assert record.world_size == 2
     one = read_record(folder / "runs" / "one")
-    assert record["metrics"]["test"].keys() == one["metrics"]["test"].keys()
+    assert record.metrics["test"].keys() == one.metrics["test"].keys()
     by = "accuracy_by_operator"
-    counts = [{k: v["count"] for k, v in r["metrics"]["test"][by].items()} for r in (record, one)]
+    counts = [{k: v["count"] for k, v in r.metrics["test"][by].items()} for r in (record, one)]
     assert counts[0] == counts[1]
 
 
@@ -78,8 +78,8 @@ def test_losses_per_position_are_averaged_over_all_ranks(folder, kind):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_run_of_two_ranks_goes_on_with_one(folder, kind):
     options = tiny(folder, **SAME, name=f"{kind}-stopped")
-    assert read_record(run_folder(options))["status"] == "stopped"
+    assert read_record(run_folder(options)).status == "stopped"
     record = train_run(options)
-    assert record["status"] == "finished" and record["world_size"] == 1
-    assert [e["step"] for e in record["events"] if e["kind"] == "resume"] == [6]
+    assert record.status == "finished" and record.world_size == 1
+    assert [e["step"] for e in record.events if e["kind"] == "resume"] == [6]
     close(folder, "one", f"{kind}-stopped")

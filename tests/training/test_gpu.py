@@ -80,13 +80,13 @@ def test_a_step_never_waits_for_the_host(on_gpu, monkeypatch, graphs):
             torch.cuda.set_sync_debug_mode(before)
 
     monkeypatch.setattr(loop.Trainer, "step", strict)
-    assert train_run(on_gpu(graphs=graphs, steps=50))["steps"] == 50
+    assert train_run(on_gpu(graphs=graphs, steps=50)).steps == 50
 
 
 def test_captured_steps_of_a_program_for_any_length(on_gpu):
     """Batch norm, a mask, programs that are compiled anew between captures."""
     options = on_gpu(graphs="step", compile=True, shapes="any", norm="batch", buckets=4, steps=60)
-    assert train_run(options)["status"] == "finished"
+    assert train_run(options).status == "finished"
 
 
 def test_captured_steps_with_batch_norm_and_no_mask(on_gpu):
@@ -95,7 +95,7 @@ def test_captured_steps_with_batch_norm_and_no_mask(on_gpu):
         task_options={"length": 32, "train": 60, "validation": 12, "test": 12},
         length=None, mixer_options={}, graphs="step", norm="batch",
     )  # fmt: skip
-    assert train_run(options)["status"] == "finished"
+    assert train_run(options).status == "finished"
 
 
 @pytest.mark.parametrize("graphs", ["none", "step"])
@@ -129,5 +129,5 @@ def test_rollback_works_with_captured_steps(on_gpu, monkeypatch):
         length=None, mixer_options={}, graphs="step", nonfinite="rollback",
     )  # fmt: skip
     record = train_run(options)
-    assert [e["step"] for e in record["events"] if e["kind"] == "rollback"] == [13]
+    assert [e["step"] for e in record.events if e["kind"] == "rollback"] == [13]
     assert all(t.isfinite().all() for t in weights(options).values())

@@ -13,9 +13,9 @@ import pytest
 from longlens import files
 from longlens.cli.main import main
 from longlens.runs import train_run
+from longlens.runs.record import RECORD, RecordWriter, read_record
 from longlens.runs.run import run_folder
 from longlens.training import loop
-from longlens.training.records import RECORD, Record, read_record
 from tests.cli.test_train import words
 from tests.training.runs import outcome
 
@@ -55,12 +55,12 @@ def test_a_second_interrupt_ends_at_once_and_loses_nothing(run_options, monkeypa
         patch.setattr(loop.Trainer, "step", interrupted)
         assert train(options) == 130
     assert "interrupted; the same command goes on" in one_line(capsys)
-    assert read_record(run_folder(options))["status"] == "stopped"
+    assert read_record(run_folder(options)).status == "stopped"
     same_as_alone(options)
 
 
 def test_a_full_disk_while_the_curve_is_written(run_options, monkeypatch, capsys):
-    options, original = run_options(name="a"), Record.__init__
+    options, original = run_options(name="a"), RecordWriter.__init__
 
     class AlmostFull:
         """A file that takes the first ten bytes of its fourth line and no more."""
@@ -84,7 +84,7 @@ def test_a_full_disk_while_the_curve_is_written(run_options, monkeypatch, capsys
         self._curves = AlmostFull(self._curves)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Record, "__init__", opened)
+        patch.setattr(RecordWriter, "__init__", opened)
         assert train(options) == 1
     assert "the disk is full" in (text := one_line(capsys)) and "curves.jsonl" in text
     same_as_alone(options)

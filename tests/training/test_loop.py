@@ -10,13 +10,13 @@ from longlens import files, tasks
 from longlens.files import DiskFullError
 from longlens.models.build import Model
 from longlens.runs import train_run
+from longlens.runs.record import read_curves, read_record
 from longlens.runs.run import run_folder
 from longlens.tasks.mix import with_easier_sets
 from longlens.training import checkpoint, loop, rehearse
 from longlens.training.budget import Timing
 from longlens.training.faults import TrainingError
 from longlens.training.job import Job
-from longlens.training.records import read_curves, read_record
 from longlens.weights import load_tensors
 from tests.training.runs import outcome
 
@@ -52,15 +52,15 @@ def import_stream(root):
 def test_tasks_and_protocols_train(run_options, changes):
     options = run_options(**({"steps": 8, "evaluate_every": 4} | changes))
     record = train_run(options)
-    metric = record["metric"]["name"]
-    assert record["status"] == "finished" and set(record["metrics"]) == {"validation", "test"}
-    assert math.isfinite(record["metrics"]["test"][metric])
+    metric = record.metric["name"]
+    assert record.status == "finished" and set(record.metrics) == {"validation", "test"}
+    assert math.isfinite(record.metrics["test"][metric])
     lines = list(read_curves(run_folder(options)))
     assert ("denoise_loss" in lines[0]) == ("denoise" in options.protocols)
     assert [line["step"] for line in lines if line["split"] == "validation"][-1] == options.steps
     if "pretrain" in options.protocols:
         first = read_record(run_folder(options) / "pretrain")
-        assert first["status"] == "finished" and "test" not in first["metrics"]
+        assert first.status == "finished" and "test" not in first.metrics
     Model.from_pretrained(run_folder(options))  # what was written is a model
 
 
@@ -69,28 +69,28 @@ def test_next_token_prediction_learns_a_cycle(run_options, data):
     options = run_options(task="stream", task_options={}, length=32, mixer="lru", mixer_options={},
                           dim=16, dropout=0.0, ema=0.0, lr=0.03, steps=40)  # fmt: skip
     record = train_run(options)
-    assert record["metric"] == {"name": "bits_per_token", "higher_is_better": False}
-    assert record["metrics"]["test"]["bits_per_token"] < 0.5 < math.log2(7)
+    assert record.metric == {"name": "bits_per_token", "higher_is_better": False}
+    assert record.metrics["test"]["bits_per_token"] < 0.5 < math.log2(7)
 
 
 def test_the_record_says_it_all(run_options):
     options = run_options()
     record = train_run(options)
-    assert record["options"] == options.to_json()
-    assert len(record["data"]["identity"]) == 64 and record["seed"] == 0
-    assert {"commit", "torch", "hardware"} <= set(record["provenance"])
-    assert record["total_steps"] == record["steps"] == 24
+    assert record.options == options.to_json()
+    assert len(record.data["identity"]) == 64 and record.seed == 0
+    assert {"commit", "torch", "hardware"} <= set(record.provenance)
+    assert record.total_steps == record.steps == 24
     model = Model.from_pretrained(run_folder(options))
-    assert record["parameters"] == sum(p.numel() for p in model.parameters())
-    groups = record["metrics"]["test"]
+    assert record.parameters == sum(p.numel() for p in model.parameters())
+    groups = record.metrics["test"]
     for extra in ("operator", "depth", "decided"):
         parts = groups[f"accuracy_by_{extra}"].values()
         assert sum(part["count"] for part in parts) == 12
         mean = sum(part["count"] * part["accuracy"] for part in parts) / 12
         assert mean == pytest.approx(groups["accuracy"])
-    assert record["speed"]["tokens_per_second"] > 0 and record["peak_memory_mib"] > 10
-    assert record["speed"]["padded_tokens_per_second"] >= record["speed"]["tokens_per_second"]
-    assert record["speed"]["flops_per_second"] > 0
+    assert record.speed["tokens_per_second"] > 0 and record.peak_memory_mib > 10
+    assert record.speed["padded_tokens_per_second"] >= record.speed["tokens_per_second"]
+    assert record.speed["flops_per_second"] > 0
 
 
 def test_the_weights_that_validation_selects_are_kept(run_options):
@@ -99,13 +99,13 @@ def test_the_weights_that_validation_selects_are_kept(run_options):
     found = {line["step"]: line["accuracy"] for line in read_curves(run_folder(options))
              if line["split"] == "validation"}  # fmt: skip
     best = max(found, key=lambda step: (found[step], -step))
-    assert record["selected_step"] == best
-    assert record["metrics"]["validation"]["accuracy"] == found[best]
+    assert record.selected_step == best
+    assert record.metrics["validation"]["accuracy"] == found[best]
 
 
 def test_early_stopping_and_its_curve(run_options):
     record = train_run(run_options(lr=0.0, ema=0.0, patience=2, evaluate_every=4, log_every=50))
-    assert record["steps"] == 12 and record["total_steps"] == 24 and record["selected_step"] == 4
+    assert record.steps == 12 and record.total_steps == 24 and record.selected_step == 4
 
 
 def test_micro_batches_give_the_same_result(run_options):
@@ -136,7 +136,7 @@ def test_the_average_of_the_weights_is_what_is_evaluated(run_options):
 def test_bfloat16(run_options):
     options = run_options(dtype="bfloat16", steps=3, evaluate_every=3)
     exact = replace(options, dtype="float32")
-    a, b = (train_run(o)["metrics"]["test"]["loss"] for o in (options, exact))
+    a, b = (train_run(o).metrics["test"]["loss"] for o in (options, exact))
     assert a != b and a == pytest.approx(b, rel=0.03)
 
 
@@ -147,7 +147,7 @@ def test_compiled_steps_compute_the_same(run_options, shapes):
     torch.compiler.reset()
     options = run_options(compile=True, steps=8, evaluate_every=4, shapes=shapes, dropout=0.0)
     plain = replace(options, compile=False)
-    a, b = (train_run(o)["metrics"]["test"]["loss"] for o in (options, plain))
+    a, b = (train_run(o).metrics["test"]["loss"] for o in (options, plain))
     assert a == pytest.approx(b, rel=1e-4)
 
 
@@ -169,9 +169,9 @@ def test_a_budget_fixes_the_steps_and_keeps_them(run_options, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(rehearse, "time_steps", None)  # would fail if it were timed again
     record = train_run(options)
-    assert record["steps"] == record["total_steps"] == saved.facts["state"]["total"]
+    assert record.steps == record.total_steps == saved.facts["state"]["total"]
     # the rehearsal left no trace: the same number of steps, given, ends the same
-    plain = replace(options, budget=None, steps=record["steps"], name="plain")
+    plain = replace(options, budget=None, steps=record.steps, name="plain")
     train_run(plain)
     same, other = weights(options), weights(plain)
     assert all(torch.equal(same[name], other[name]) for name in same)
@@ -199,7 +199,7 @@ def test_a_step_that_is_not_finite_stops_with_its_batch_saved(run_options, monke
         with pytest.raises(TrainingError, match=r"step 7 is not finite .*nonfinite-step-7"):
             train_run(options)
     record = read_record(run_folder(options))
-    assert record["status"] == "failed" and "step 7" in record["error"]
+    assert record.status == "failed" and "step 7" in record.error
     batch = load_tensors(run_folder(options) / "nonfinite-step-7.safetensors")
     assert batch["targets"].isnan().all() and batch["inputs"].shape == (6, 32, 1)
     assert len(batch["index"]) == 6
@@ -214,10 +214,10 @@ def test_skipped_steps_change_nothing_but_themselves(run_options, monkeypatch, n
     Poison(monkeypatch, 7, 8)
     options = run_options(**ATOMIC, mixer="lru", nonfinite="skip", norm=norm)
     record = train_run(options)
-    events = [e for e in record["events"] if e["kind"] == "skip"]
+    events = [e for e in record.events if e["kind"] == "skip"]
     assert events[0]["step"] == 7 and sum(e["skipped"] for e in events) == 2
     assert all(line["loss"] is not None for line in read_curves(run_folder(options)))
-    assert record["status"] == "finished"
+    assert record.status == "finished"
     assert all(t.isfinite().all() for t in weights(options).values())
 
 
@@ -225,10 +225,10 @@ def test_rollback_goes_back_and_past_the_batch(run_options, monkeypatch):
     Poison(monkeypatch, 7)
     options = run_options(**ATOMIC, mixer="lru", nonfinite="rollback")
     record = train_run(options)
-    (event,) = [e for e in record["events"] if e["kind"] == "rollback"]
+    (event,) = [e for e in record.events if e["kind"] == "rollback"]
     assert (event["step"], event["back_to"]) == (7, 6)
     steps = [x["step"] for x in read_curves(run_folder(options)) if x["split"] == "train"]
-    assert steps == sorted(set(steps)) and steps[-1] == 24 and record["steps"] == 24
+    assert steps == sorted(set(steps)) and steps[-1] == 24 and record.steps == 24
     Poison(monkeypatch, *range(30))
     with pytest.raises(TrainingError, match="not finite"):
         train_run(replace(options, name="hopeless"))
@@ -246,8 +246,8 @@ def test_out_of_memory_names_the_setting(run_options, monkeypatch):
     with pytest.raises(TrainingError, match=r"6 sequences of \d+ positions .* --micro_batch 3"):
         train_run(options)
     record = train_run(replace(options, micro_batch="auto"))
-    assert record["micro_batch"] == 2 and record["status"] == "finished"
-    assert [e["rows"] for e in record["events"] if e["kind"] == "micro_batch"] == [2]
+    assert record.micro_batch == 2 and record.status == "finished"
+    assert [e["rows"] for e in record.events if e["kind"] == "micro_batch"] == [2]
 
 
 def test_a_full_disk_loses_nothing(run_options, monkeypatch):
@@ -289,7 +289,7 @@ def test_data_that_vanish_are_named_and_nothing_is_lost(run_options, monkeypatch
     with pytest.raises(ValueError, match="is missing"):
         train_run(options)
     hidden.rename(path)
-    assert train_run(options)["events"][-1] | {"time": "", "commit": ""} == {
+    assert train_run(options).events[-1] | {"time": "", "commit": ""} == {
         "kind": "resume", "step": 10, "time": "", "commit": "",
     }  # fmt: skip
 
@@ -322,9 +322,9 @@ def test_easier_sets_are_mixed_into_training_alone(run_options, tmp_path):
     for given, name in ((None, "loads"), (alone, "loaded"), (mixed, "mixed")):
         options = replace(options, name=name)
         record = train_run(options, given)
-        assert record["status"] == "finished"
-        assert record["data"]["examples"] == {"train": 96, "validation": 4, "test": 4}
-        assert record["data"]["identity"] != alone.identity
+        assert record.status == "finished"
+        assert record.data["examples"] == {"train": 96, "validation": 4, "test": 4}
+        assert record.data["identity"] != alone.identity
         curves = list(read_curves(run_folder(options)))
         assert curves[0]["epoch"] == round(2 / 16, 4)  # 96 examples, not 32
 
@@ -343,6 +343,4 @@ def test_one_compiled_block_serves_all(run_options):
     counters.clear()
     blocks = train_run(run_options(**common, name="blocks", compile_blocks=True))
     assert counters["stats"]["unique_graphs"] <= 4  # training, evaluation; not times four blocks
-    assert blocks["metrics"]["test"]["loss"] == pytest.approx(
-        whole["metrics"]["test"]["loss"], rel=1e-4
-    )
+    assert blocks.metrics["test"]["loss"] == pytest.approx(whole.metrics["test"]["loss"], rel=1e-4)

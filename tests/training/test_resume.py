@@ -13,11 +13,11 @@ import torch
 
 from longlens.files import locked
 from longlens.runs import train_run
+from longlens.runs.record import read_curves, read_record
 from longlens.runs.run import LOCK, run_folder
 from longlens.tasks.registry import TASKS
 from longlens.training import checkpoint, loop
 from longlens.training.faults import Stopped, TrainingError
-from longlens.training.records import read_curves, read_record
 from tests.training.runs import outcome
 
 ROOT = Path(__file__).parents[2]
@@ -65,8 +65,8 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(run_options, monkeypatch, st
         with pytest.raises(Stopped, match=f"stopped at step {step}; the same command"):
             train_run(options)
     folder = run_folder(options)
-    assert read_record(folder)["status"] == "stopped"
-    assert train_run(replace(options, checkpoint_seconds=0.0))["status"] == "finished"
+    assert read_record(folder).status == "stopped"
+    assert train_run(replace(options, checkpoint_seconds=0.0)).status == "finished"
     resumed = read_record(folder)
     assert [event["step"] for event in resumed["events"]] == [step]
     alone = outcome(folder.parent / "alone")
@@ -112,7 +112,7 @@ def test_a_run_cut_off_before_its_first_checkpoint_begins_again(run_options, mon
         with pytest.raises(GeneratorExit):
             train_run(options)
     record = train_run(options)
-    assert [event["kind"] for event in record["events"]] == ["begin again"]
+    assert [event["kind"] for event in record.events] == ["begin again"]
     assert outcome(run_folder(options)) == outcome(run_folder(replace(options, name="alone")))
 
 
@@ -137,7 +137,7 @@ def test_a_run_outlives_options_that_are_added_later(run_options, monkeypatch):
         del older["options"][name]
     path.write_text(json.dumps(older))
     monkeypatch.setattr(loop.Trainer, "run", None)  # nothing is trained again
-    assert train_run(options)["metrics"] == first["metrics"]
+    assert train_run(options).metrics == first.metrics
     with pytest.raises(TrainingError, match=r"train_on is train.validation, was train"):
         train_run(replace(options, train_on="train+validation"))
     monkeypatch.undo()
@@ -149,7 +149,7 @@ def test_a_run_outlives_options_that_are_added_later(run_options, monkeypatch):
 
     stopped = stopped_run(run_options, monkeypatch)
     monkeypatch.setattr(checkpoint, "load", older_checkpoint)
-    assert train_run(stopped)["status"] == "finished"
+    assert train_run(stopped).status == "finished"
 
 
 def test_a_finished_run_on_an_older_version_of_the_data_is_refused(run_options, monkeypatch):
@@ -160,7 +160,7 @@ def test_a_finished_run_on_an_older_version_of_the_data_is_refused(run_options, 
     with pytest.raises(TrainingError, match=rf"version 1 of {options.task}, .* version 2 now"):
         train_run(options)
     again = train_run(replace(options, resume="restart"))
-    assert again["status"] == "finished" and again["data"]["version"] == 2
+    assert again.status == "finished" and again.data["version"] == 2
 
 
 def stopped_run(run_options, monkeypatch, **changes):
@@ -184,7 +184,7 @@ def test_a_checkpoint_of_another_run_is_refused(run_options, monkeypatch, change
     options = stopped_run(run_options, monkeypatch)
     with pytest.raises(TrainingError, match=difference):
         train_run(replace(options, **changes))
-    assert train_run(options)["status"] == "finished"  # nothing was lost
+    assert train_run(options).status == "finished"  # nothing was lost
 
 
 def test_another_state_layout_is_refused(run_options, monkeypatch):
@@ -207,7 +207,7 @@ def test_another_commit_goes_on_and_is_recorded(run_options, monkeypatch, capsys
     options = stopped_run(run_options, monkeypatch)
     monkeypatch.setattr("longlens.training.provenance.commit", lambda: "0123456789ab")
     record = train_run(options)
-    (event,) = record["events"]
+    (event,) = record.events
     assert event["commit"] == "0123456789ab" and "commit is 0123456789ab" in event["changed"]
     assert "commit is 0123456789ab, was" in capsys.readouterr().err
 
@@ -218,7 +218,7 @@ def test_resume_require_and_restart(run_options, monkeypatch):
     options = stopped_run(run_options, monkeypatch)
     folder = run_folder(options)
     record = train_run(replace(options, resume="restart", lr=0.5))
-    assert record["status"] == "finished" and record["options"]["lr"] == 0.5
+    assert record.status == "finished" and record.options["lr"] == 0.5
     aside = json.loads((folder.with_name("a.old-1") / "record.json").read_text())
     assert aside["status"] == "stopped"
 
@@ -233,7 +233,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(run_options, monkeypa
     data[-1] ^= 1
     (new / checkpoint.TENSORS).write_bytes(data)
     record = train_run(options)
-    assert record["events"][0]["step"] == 3
+    assert record.events[0]["step"] == 3
     assert outcome(folder) == outcome(folder.parent / "alone")
     # and where all are damaged, nothing starts over silently
     folder.rename(folder.with_name("b"))
@@ -250,7 +250,7 @@ def test_small_checkpoints_are_smaller_and_resume(run_options, monkeypatch):
         options = stopped_run(run_options, monkeypatch, small_checkpoints=small, ema=0.0, dim=32)
         (path, _) = sorted((run_folder(options) / "checkpoints").iterdir())
         sizes[small] = (path / checkpoint.TENSORS).stat().st_size
-        assert train_run(options)["status"] == "finished"
+        assert train_run(options).status == "finished"
         run_folder(options).rename(run_folder(options).with_name(f"small-{small}"))
     assert sizes[True] < 0.8 * sizes[False]
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longlens.cli.terminal import complain
-from longlens.report.collect import collect, merge, read_results, write_results
-from longlens.training.records import check_same_data
+from longlens.runs.record import check_same_data
+from longlens.runs.results import collect, merge, read_table, write_results
 from longlens.untrusted import check_folder_name
 
 EPILOG = """The file holds labels, published numbers and of each run its options, provenance, data,
@@ -34,25 +34,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--out", default=None, help="file (default: results/NAME.json)")
     args = parser.parse_args(argv)
     problems: list[str] = []
-    content = collect(args.folders[0], problems)
+    table = collect(args.folders[0], problems)
     for folder in args.folders[1:]:
-        content = merge(collect(folder, problems), content)
+        table = merge(collect(folder, problems), table)
     for problem in problems:
         complain("longlens collect", problem)
-    if content.get("quick") and args.out is None:
+    if table.quick and args.out is None:
         raise ValueError(
             f"{args.folders[0]} holds runs of --quick, which are no results; give -o FILE to "
             "collect them all the same"
         )
-    name = check_folder_name(content["experiment"], "the experiment's name")
+    name = check_folder_name(table.name, "the experiment's name")
     path = Path(args.out or f"results/{name}.json")
     if path.exists():
-        content = merge(content, read_results(path))
-    check_same_data(content["records"])
-    write_results(path, content)
-    states = Counter(record["status"] for record in content["records"])
+        table = merge(table, read_table(path))
+    check_same_data(table.records)
+    write_results(path, table)
+    states = Counter(record.status for record in table.records)
     counted = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-    print(f"{path}: {len(content['records'])} runs ({counted or 'none yet'})")
+    print(f"{path}: {len(table.records)} runs ({counted or 'none yet'})")
     return 0
 
 

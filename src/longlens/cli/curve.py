@@ -7,11 +7,13 @@ import json
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from longlens.cli.words import command_line
+from longlens.runs.results import ResultTable, write_results
 
 EPILOG = """examples:
   longlens curve runs/listops-las-0-5e1cd8ed --context 64,128,256,512
@@ -58,26 +60,25 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def draw(report: dict[str, Any]) -> str:
+def draw(table: ResultTable) -> str:
     """The curve as SVG: a line for each run, the mean over seeds at every value."""
     from longlens.report.charts import Series, draw_svg
 
-    metric = report["metric"]
-    found: dict[tuple[str, Any], list[float]] = defaultdict(list)
-    for entry in report["records"]:
-        if entry["status"] == "finished":
-            found[entry["row"], entry["column"]].append(entry["metrics"]["test"][metric])
+    values: dict[tuple[Any, Any], list[float]] = defaultdict(list)
+    for record in table.records:
+        if (value := record.value("test")) is not None:
+            values[record.row, record.column].append(value)
     series = [
-        Series(row, [(float(x), mean(found[row, x])) for x in report["columns"] if found[row, x]])
-        for row in report["rows"]
+        Series(row, [(float(x), mean(values[row, x])) for x in table.columns if values[row, x]])
+        for row in table.rows
     ]
-    return draw_svg(f"test {metric} against {report['x_label']}", series, report["x_label"])
+    return draw_svg(f"test {table.metric} against {table.x_label}", series, table.x_label)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens curve``; returns the exit code."""
     args = parser().parse_args(argv)
-    from longlens.files import to_json, write_output
+    from longlens.files import write_output
     from longlens.lens.curves import Axis, context_axis, curve, read_options
 
     folders = [Path(folder) for folder in args.run]
@@ -107,17 +108,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
     command = command_line("curve", sys.argv[2:] if argv is None else argv)
 
-    def save(report: dict[str, Any]) -> None:
-        named = {"experiment": output.stem, "source": "", "command": command}
-        write_output(output, to_json({**report, **named}))
-        write_output(plot, draw(report).encode())
+    def save(table: ResultTable) -> None:
+        write_results(output, replace(table, name=output.stem, command=command))
+        write_output(plot, draw(table).encode())
 
-    report = curve(
+    table = curve(
         runs, axis, numbers(args.seeds, "seeds") if args.seeds else None, save,
         lambda line: print(line, flush=True), workers=args.workers,
     )  # fmt: skip
     print(f"{output}\n{plot}")
-    return 1 if any(entry["status"] == "failed" for entry in report["records"]) else 0
+    return 1 if any(record.status == "failed" for record in table.records) else 0
 
 
 if __name__ == "__main__":

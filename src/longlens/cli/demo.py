@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from longlens.cli import report
 from longlens.runs import train_run
+from longlens.runs.record import Record, read_record
 from longlens.runs.run import run_folder
 from longlens.tasks import import_arrays
 from longlens.training.options import TrainOptions
-from longlens.training.records import read_record
 
 PERIODS = (6.0, 8.0, 11.0, 15.0)
 NOISE = 0.7
@@ -51,18 +51,18 @@ def waves(
     return x[..., None].astype(np.float32), y
 
 
-def table(records: dict[str, dict[str, Any]]) -> str:
+def table(records: dict[str, Record]) -> str:
     """The runs side by side, as aligned text."""
     lines = [
         f"{'mixer':<18}{'test accuracy':>14}{'time':>9}{'tokens/s':>12}{'peak memory':>14}"
         f"{'parameters':>13}"
     ]
     for name, record in records.items():
-        accuracy, speed = record["metrics"]["test"]["accuracy"], record["speed"]
-        rate = "-" if speed["tokens_per_second"] is None else f"{speed['tokens_per_second']:,.0f}"
+        rate = record.speed["tokens_per_second"]
         lines.append(
-            f"{name:<18}{100 * accuracy:>12.1f} %{speed['seconds']:>7.1f} s{rate:>12}"
-            f"{record['peak_memory_mib']:>10.0f} MiB{record['parameters']:>13,}"
+            f"{name:<18}{100 * (record.value('test') or 0):>12.1f} %{record.train_seconds:>7.1f} s"
+            f"{'-' if rate is None else f'{rate:,.0f}':>12}"
+            f"{record.peak_memory_mib:>10.0f} MiB{record.parameters:>13,}"
         )
     return "\n".join(lines)
 
@@ -92,8 +92,8 @@ def options(name: str, steps: int, seed: int, folder: Path) -> TrainOptions:
 def _is_demo(folder: Path) -> bool:
     """Whether a folder holds a run of the demo, and not one of the user's."""
     try:
-        return bool(read_record(folder)["task"] == TASK)
-    except (ValueError, KeyError):
+        return read_record(folder).task == TASK
+    except ValueError:
         return False
 
 
@@ -138,7 +138,7 @@ def main(argv: Sequence[str]) -> int:
         "\ndo as well, so it says what a local and smooth bias is, not that one needs LaS for it."
     )
     for record in records.values():
-        print(f"record: {folder / record['name']}{os.sep}")
+        print(f"record: {folder / record.name}{os.sep}")
     page = folder / "report.html"
     report.main([str(folder), "--title", "longlens demo", "-o", str(page)])
     return 0

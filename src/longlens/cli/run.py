@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,10 @@ from longlens.cli.terminal import complain
 from longlens.cli.words import key_values
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
-from longlens.experiments.plan import folder_of, plan, quick_data, write_labels
+from longlens.experiments.plan import folder_of, plan, quick_data
 from longlens.runs.cell import Cell, read_table
-from longlens.runs.search import validation
+from longlens.runs.record import Record
+from longlens.runs.results import write_labels
 
 if TYPE_CHECKING:
     from longlens.runs.sweeps import Engine
@@ -144,8 +145,9 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
         except ValueError as error:
             raise ValueError(f"{experiment.name}: {run.row}, {run.column}: {error}") from None
     folder = folder_of(experiment, args.runs, args.quick)
-    command = f"longlens run {Path(args.what).name}" if args.what.endswith(".py") else None
-    write_labels(folder, experiment, planned, command)
+    command = f"longlens run {Path(args.what).name}" if args.what.endswith(".py") else ""
+    header = experiment.described(args.quick, command)
+    write_labels(folder, header, {run.name: run.place for run in planned})
     if args.quick:
         from longlens.experiments.standins import prepare_stand_in
 
@@ -163,11 +165,11 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
     return cells
 
 
-def report_failures(records: Sequence[Mapping[str, Any]]) -> int:
+def report_failures(records: Sequence[Record]) -> int:
     """Say which runs failed, and why; return the exit code."""
-    failed = {r["name"]: r["error"] for r in records if r["status"] == "failed"}
-    for name, error in failed.items():
-        complain(f"{name} failed", error)
+    failed = [record for record in records if record.status == "failed"]
+    for record in failed:
+        complain(f"{record.name} failed", record.error)
     return 1 if failed else 0
 
 
@@ -189,12 +191,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         cells = read_cells(args.what, args.runs)
     done = 0
 
-    def each(place: int, record: dict[str, Any]) -> None:
+    def each(place: int, record: Record) -> None:
         nonlocal done
         done += 1
-        value = validation(record)
-        shown = record["status"] if value is None else f"{value:.4f}"
-        print(f"{done}/{len(cells)} {record['name']}: {shown}", flush=True)
+        value = record.value("validation")
+        shown = record.status if value is None else f"{value:.4f}"
+        print(f"{done}/{len(cells)} {record.name}: {shown}", flush=True)
 
     return report_failures(sweep(cells, engine, each=each))
 

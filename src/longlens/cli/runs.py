@@ -7,8 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from longlens.cli.terminal import complain
-from longlens.report.read import DAMAGED, FIELDS, differing_options, find_runs, select, sort
+from longlens.report.read import differing_options, select, sort
 from longlens.report.tables import FORMATS, grouped_rows, render, rows_of
+from longlens.runs.record import DAMAGED, FIELDS
+from longlens.runs.results import find_runs
 
 COLUMNS = ("name", "task", "mixer", "protocol", "seed", "status", "validation", "test", "steps",
            "seconds", "tokens/s")  # fmt: skip
@@ -46,11 +48,11 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens runs``; returns the exit code."""
     args = parser().parse_args(argv)
-    found = find_runs(args.folder, args.all)
-    for run in found:
-        if run.values["status"] == DAMAGED:  # in the table as well, but without the reason
-            complain("longlens runs", run.values["error"])
-    runs = sort(select(found, args.where), args.sort, args.down)
+    everything = find_runs(args.folder, args.all)
+    for run in everything:
+        if run.status == DAMAGED:  # in the table as well, but without the reason
+            complain("longlens runs", run.error)
+    runs = sort(select(everything, args.where), args.sort, args.down)
     if not runs:
         print(f"no runs in {args.folder}" + (" meet the conditions" if args.where else ""))
         return 0

@@ -12,8 +12,9 @@ from typing import Any
 from longlens.cli.terminal import complain
 from longlens.files import write_output
 from longlens.report.charts import draw_svg, draw_text, series
-from longlens.report.read import Run, read_run
 from longlens.report.tables import render, show
+from longlens.runs.record import Record, read_record
+from longlens.runs.results import curve_lines
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,34 +36,31 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def describe(run: Run) -> str:
+def describe(run: Record) -> str:
     """A run's facts as text: where it comes from, what it found."""
-    values = run.values
-    data, origin = values.get("data") or {}, values.get("provenance") or {}
     facts: dict[str, Any] = {
-        "status": values.get("status"),
-        "task": f"{values.get('task')}, data {str(data.get('identity'))[:16]}",
-        "stands in for": data.get("stands_in_for"),
-        "model": f"{values.get('mixer')}, {show(values.get('parameters'))} parameters",
-        "protocol": f"{values.get('protocol')}, seed {values.get('seed')}",
-        "steps": f"{show(values.get('steps'))}, selected {show(values.get('selected_step'))}",
-        "time": f"{show(run.get('seconds'))} s, {show(run.get('tokens/s'))} tokens/s, "
-        f"{show(run.get('flop/s'))} FLOP/s, share of peak {show(run.get('peak'))}",
-        "memory": f"{show(run.get('memory'))} MiB",
-        "device": values.get("device"),
-        "code": f"{origin.get('commit')}, torch {origin.get('torch')}",
-        "error": values.get("error"),
+        "status": run.status,
+        "task": f"{run.task}, data {str(run.data.get('identity'))[:16]}",
+        "stands in for": run.data.get("stands_in_for"),
+        "model": f"{run.mixer}, {show(run.parameters)} parameters",
+        "protocol": f"{run.protocol}, seed {run.seed}",
+        "steps": f"{show(run.steps)}, selected {show(run.selected_step)}",
+        "time": f"{show(run.train_seconds)} s of training, {show(run.wall_seconds)} s in all",
+        "speed": f"{show(run.get('tokens/s'))} tokens/s, {show(run.get('flop/s'))} FLOP/s, "
+        f"share of peak {show(run.get('peak'))}",
+        "memory": f"{show(run.peak_memory_mib)} MiB",
+        "device": run.device,
+        "code": f"{run.get('commit')}, torch {run.get('torch')}",
+        "error": run.error,
     }
     lines = [run.name, "=" * len(run.name)]
     lines += [f"{name:<14}{fact}" for name, fact in facts.items() if fact is not None]
-    lines += [f"{'event':<14}{_event(event)}" for event in values.get("events") or []]
-    for split, metrics in (values.get("metrics") or {}).items():
+    lines += [f"{'event':<14}{_event(event)}" for event in run.events]
+    for split, metrics in run.metrics.items():
         plain = {k: v for k, v in (metrics or {}).items() if not isinstance(v, dict)}
         lines.append(f"{split:<14}" + ", ".join(f"{k} {show(v)}" for k, v in plain.items()))
-    for name, table in ((values.get("metrics") or {}).get("test") or {}).items():
-        if isinstance(table, dict):
-            rows = [{name: key, **entry} for key, entry in table.items()]
-            lines += ["", render(rows)]
+    for name, table in run.groups().items():
+        lines += ["", render([{name: key, **entry} for key, entry in table.items()])]
     return "\n".join(lines)
 
 
@@ -73,39 +71,47 @@ def _event(event: dict[str, Any]) -> str:
     )
 
 
+def _curve(name: str) -> tuple[str, str]:
+    """Split and metric of a curve."""
+    split, dot, metric = name.partition(".")
+    if not dot:
+        raise ValueError(f"a curve is SPLIT.METRIC, as in validation.loss, got {name!r}")
+    return split, metric
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens show``; returns the exit code."""
     args = parser().parse_args(argv)
     runs, problems = [], []
     for folder in args.run:
         try:
-            runs.append(read_run(folder))
+            runs.append(read_record(folder))
         except ValueError as error:
             problems.append(str(error))
-    problems += [run.problem for run in runs if run.problem is not None]
+    lines = [curve_lines(run, problems) for run in runs]
     if not runs:
         raise ValueError("; ".join(problems))
     wanted = args.curve or list(
-        dict.fromkeys(["train.loss", "validation.loss", f"validation.{runs[0].metric}"])
+        dict.fromkeys(["train.loss", "validation.loss", f"validation.{runs[0].metric_name}"])
     )
-    if bad := [name for name in wanted if "." not in name]:
-        raise ValueError(f"a curve is SPLIT.METRIC, as in validation.loss, got {bad[0]!r}")
+    for name in wanted:
+        _curve(name)
     width = args.width or min(100, shutil.get_terminal_size((80, 24)).columns - 12)
-    for run in runs:
+    for run, curves in zip(runs, lines, strict=True):
         print(describe(run))
         for name in wanted:
-            split, metric = name.split(".", 1)
+            split, metric = _curve(name)
             print()
             title = f"{split} {metric} by {args.x}"
-            print(draw_text(series(run.curves, split, metric, title, args.x), max(10, width)))
+            print(draw_text(series(curves, split, metric, title, args.x), max(10, width)))
         print()
     if args.svg:
-        curves = []
-        for run in runs:
-            for name in wanted:
-                split, metric = name.split(".", 1)
-                curves.append(series(run.curves, split, metric, f"{run.name} {name}", args.x))
-        drawn = [curve for curve in curves if curve.points]
+        drawn = [
+            series(curves, *_curve(name), f"{run.name} {name}", args.x)
+            for run, curves in zip(runs, lines, strict=True)
+            for name in wanted
+        ]
+        drawn = [curve for curve in drawn if curve.points]
         title = ", ".join(wanted)
         write_output(Path(args.svg), draw_svg(title, drawn, args.x).encode())
         print(f"picture: {args.svg}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from longlens.cli.terminal import INTERRUPTED, complain
 from longlens.runs.cell import read_values
+from longlens.runs.record import Record
 from longlens.training.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -89,18 +90,18 @@ def _with_underscores(word: str) -> str:
     return "--" + name[2:].replace("-", "_") + equals + value
 
 
-def summary(record: dict[str, Any]) -> str:
+def summary(record: Record) -> str:
     """A few lines about a finished run."""
-    metric = record["metric"]["name"]
     lines = [
-        f"{split:<12}{metric} {values[metric]:.4f}   loss {values['loss']:.4f}"
-        for split, values in record["metrics"].items()
+        f"{split:<12}{record.metric_name} {record.value(split):.4f}   "
+        f"loss {record.get(f'{split}.loss'):.4f}"
+        for split in record.metrics
     ]
-    rate = record["speed"]["tokens_per_second"]
+    rate = record.speed["tokens_per_second"]
     speed = "" if rate is None else f", {rate:,.0f} tokens/s"
     lines.append(
-        f"selected step {record['selected_step']} of {record['steps']}, "
-        f"{record['parameters']:,} parameters, {record['speed']['seconds']:.0f} s{speed}"
+        f"selected step {record.selected_step} of {record.steps}, "
+        f"{record.parameters:,} parameters, {record.train_seconds:.0f} s of training{speed}"
     )
     return "\n".join(lines)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from longlens.cli.run import add_engine_options, engine_of, report_failures
 from longlens.cli.train import parse as parse_train
 from longlens.report.tables import render
 from longlens.runs.cell import Cell, grid, with_options
+from longlens.runs.record import Record, inside
 from longlens.runs.search import (
     SAMPLERS,
     Range,
@@ -18,7 +18,6 @@ from longlens.runs.search import (
     parse,
     selection_value,
     tune,
-    validation,
 )
 from longlens.runs.sweeps import as_cell, sweep
 from longlens.training.options import TrainOptions
@@ -78,39 +77,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             as_cell(with_options(base, {name: value}))
     engine = engine_of(args)
 
-    def run(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    def run(cells: Sequence[Cell]) -> list[Record]:
         return sweep(cells, engine, each=lambda _, record: print(_line(record), flush=True))
 
     if args.sampler == "grid":
         cells = list(grid(base, grid_choices(space)))
-        found = list(zip(cells, run(cells), strict=True))
+        trained = list(zip(cells, run(cells), strict=True))
     else:
-        found = tune(base, space, args.trials, sampler=args.sampler, seed=args.search_seed,
-                     run=run, at_once=max(1, args.workers))  # fmt: skip
-    done = [(cell, record) for cell, record in found if validation(record) is not None]
+        trained = tune(base, space, args.trials, sampler=args.sampler, seed=args.search_seed,
+                       run=run, at_once=max(1, args.workers))  # fmt: skip
+    done = [(cell, record) for cell, record in trained if record.value("validation") is not None]
     done.sort(key=lambda pair: -(selection_value(pair[1]) or 0.0))
     rows = [
-        {"validation": validation(record), "metric": record["metric"]["name"]}
-        | {"run": record["name"]}
-        | {name: _inside(cell, name) for name in space}
+        {"validation": record.value("validation"), "metric": record.metric_name}
+        | {"run": record.name}
+        | {name: inside(cell, name) for name in space}
         for cell, record in done
     ]
     if rows:
         print(render(rows[:10]))
-    return report_failures([record for _, record in found])
+    return report_failures([record for _, record in trained])
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    value = validation(record)
-    shown = "failed" if value is None else f"{value:.4f}"
-    return f"{record['name']}: {shown}"
-
-
-def _inside(cell: Cell, name: str) -> object:
-    found: object = cell
-    for part in name.split("."):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
+def _line(record: Record) -> str:
+    value = record.value("validation")
+    return f"{record.name}: {'failed' if value is None else f'{value:.4f}'}"
 
 
 if __name__ == "__main__":

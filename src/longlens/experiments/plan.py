@@ -10,14 +10,10 @@ from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, Run, slug
 from longlens.experiments.standins import small_options
-from longlens.files import locked, make_folder, replace_file, to_json
 from longlens.runs.cell import Cell, with_options
-from longlens.training.records import EXPERIMENT
-from longlens.untrusted import check_shape, parse_json
+from longlens.runs.results import Place
 
-SCHEMA = 1
 LENGTHS = ("steps", "epochs", "budget")  # a run has one of them
-QUICK_SUFFIX = "-quick"
 
 
 @dataclass(frozen=True)
@@ -33,6 +29,11 @@ class Planned:
     def name(self) -> str:
         """The run's folder, inside the experiment's."""
         return f"{slug(self.row)}--{slug(self.column)}--{self.seed}"
+
+    @property
+    def place(self) -> Place:
+        """Where the experiment's table shows it."""
+        return {"row": self.row, "column": self.column, "seed": self.seed}
 
 
 def choose(experiment: Experiment, only: Sequence[str] = ()) -> list[Run]:
@@ -133,7 +134,7 @@ def _with_length(cell: Cell, name: str, value: Any) -> Cell:
 
 def folder_of(experiment: Experiment, runs: str | Path, quick: bool = False) -> Path:
     """The folder of an experiment's records; that of quick ones says so."""
-    return Path(runs) / (experiment.name + (QUICK_SUFFIX if quick else ""))
+    return Path(runs) / experiment.described(quick).name
 
 
 def quick_data(runs: str | Path) -> Path:
@@ -163,50 +164,3 @@ def shrink(cell: Cell, root: Path) -> Cell:
         if small.get(name) is not None:
             small[name] = value
     return with_options(small, {})
-
-
-def describe(
-    experiment: Experiment, quick: bool = False, command: str | None = None
-) -> dict[str, Any]:
-    """What stands in ``experiment.json``, without the runs; ``command`` if it is another one."""
-    values: dict[str, Any] = {
-        "schema": SCHEMA,
-        "experiment": experiment.name + (QUICK_SUFFIX if quick else ""),
-        "title": experiment.title + (" (--quick: no results)" if quick else ""),
-        "source": experiment.source,
-        "command": (command or experiment.command) + (" --quick" if quick else ""),
-        "metric": experiment.metric,
-        "rows": list(experiment.rows),
-        "columns": list(experiment.columns),
-        "kind": experiment.kind,
-        "published": {row: dict(cells) for row, cells in experiment.published.items()},
-        "published_seeds": experiment.seeds,
-        "cost": experiment.cost,
-        "notes": list(experiment.notes),
-        "quick": quick,
-    }
-    if experiment.x_label is not None:
-        values["x_label"] = experiment.x_label
-    if experiment.reads:
-        values |= {"reads": dict(experiment.reads), "relative_to": experiment.relative_to}
-    return values
-
-
-def write_labels(
-    folder: Path, experiment: Experiment, planned: Sequence[Planned], command: str | None = None
-) -> None:
-    """Write ``experiment.json``; labels of runs that an earlier command planned stay."""
-    path = folder / EXPERIMENT
-    labels = {run.name: {"row": run.row, "column": run.column, "seed": run.seed} for run in planned}
-    values = describe(experiment, folder.name.endswith(QUICK_SUFFIX), command)
-    make_folder(folder)
-    # Commands for other rows of the same experiment may begin at the same moment.
-    with locked(path.with_suffix(".lock"), str(path), wait=True):
-        before: dict[str, Any] = {}
-        if path.exists():
-            try:
-                before = parse_json(path.read_bytes())["runs"]
-                check_shape(before, {"*": {"row": str, "column": str, "seed": int}})
-            except (ValueError, KeyError, TypeError):
-                raise ValueError(f"{path} is damaged; delete it, the runs stay") from None
-        replace_file(path, to_json({**values, "runs": {**before, **labels}}))

@@ -7,9 +7,8 @@ the whole example is still read; a length cuts the examples instead.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from longlens.layers.registry import options_of
 from longlens.runs import sweep
 from longlens.runs.cell import with_options
 from longlens.runs.finished import other_data
+from longlens.runs.record import Record, check_same_data, read_curves, read_record
+from longlens.runs.results import ResultTable
+from longlens.runs.run import run_folder
 from longlens.training.options import PLACEMENT, TrainOptions
-from longlens.training.records import check_same_data, read_curves, read_record
 
 CONTEXT = ("chunk", "window", "kernel_size")  # options of mixers that bound what a layer sees
-MOST_POINTS = 60
-Report = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -54,17 +53,15 @@ def context_axis(mixer: str, values: Sequence[int]) -> Axis:
 def read_options(folder: str | Path, runs: str, root: str | None) -> TrainOptions:
     """The options of a run, to be trained anew; its own folders are left alone."""
     record = read_record(folder)
-    if not record.get("options"):
+    if not record.options:
         raise ValueError(f"{folder} holds no options; it was cut off before it began")
     known = {f.name for f in fields(TrainOptions)}
     values = {
-        key: value
-        for key, value in record["options"].items()
-        if key in known and key not in PLACEMENT
+        key: value for key, value in record.options.items() if key in known and key not in PLACEMENT
     }
     values |= {
-        "runs": runs, "root": root or record["options"].get("root"), "progress": False,
-        "device": record["options"].get("device", "auto"),
+        "runs": runs, "root": root or record.options.get("root"), "progress": False,
+        "device": record.options.get("device", "auto"),
     }  # fmt: skip
     try:
         options = TrainOptions.from_values(values)
@@ -90,10 +87,10 @@ def curve(
     runs: Mapping[str, TrainOptions],
     axis: Axis,
     seeds: Sequence[int] | None = None,
-    save: Callable[[Report], None] | None = None,
+    save: Callable[[ResultTable], None] | None = None,
     say: Callable[[str], None] | None = None,
     workers: int = 1,
-) -> Report:
+) -> ResultTable:
     """Train every run at every value of an axis; what is finished is not trained again.
 
     Args:
@@ -105,7 +102,7 @@ def curve(
         workers: processes.
 
     Returns:
-        the content of ``results/curve_NAME.json``: a table whose columns are the axis's values.
+        a table whose columns are the axis's values.
 
     Raises:
         ValueError: the data were replaced between two points.
@@ -115,78 +112,46 @@ def curve(
     >>> data = dict(distance=4, train=32, validation=4, test=4)
     >>> run = TrainOptions(task="far-order", task_options=data, mixer="conv", dim=8, depth=1,
     ...     steps=1, batch_size=4, progress=False, runs=folder, root=folder)
-    >>> found = curve({"conv": run}, Axis("training examples", "limit", (8, 16)))
-    >>> found["columns"], len(found["records"])
-    ([8, 16], 2)
+    >>> table = curve({"conv": run}, Axis("training examples", "limit", (8, 16)))
+    >>> table.columns, len(table.records)
+    (('8', '16'), 2)
     """
-    report: Report = {
-        "schema": 1,
-        "kind": "curve",
-        "title": f"{' and '.join(runs)}: accuracy against {axis.label}",
-        "x_label": axis.label,
-        "option": axis.key,
-        "metric": "",
-        "rows": list(runs),
-        "columns": list(axis.values),
-        "published": {},
-        "notes": ["every point is a run of its own, trained anew"],
-        "records": [],
-    }
+    table = ResultTable(
+        name="curve",
+        title=f"{' and '.join(runs)}: accuracy against {axis.label}",
+        kind="curve",
+        x_label=axis.label,
+        metric="",
+        rows=tuple(runs),
+        columns=tuple(map(str, axis.values)),
+        notes=("every point is a run of its own, trained anew",),
+    )
     points = [
         (name, seed, value, replaced(replaced(options, axis.key, value), "seed", seed))
         for name, options in runs.items()
         for seed in (seeds if seeds is not None else [options.seed])
         for value in axis.values
     ]
-    entries: dict[int, Report] = {}
+    records: dict[int, Record] = {}
 
-    def each(place: int, record: Report) -> None:
+    def each(place: int, record: Record) -> None:
+        nonlocal table
         name, seed, value, options = points[place]
-        entry = _entry(options, record)
-        entries[place] = {"row": name, "column": value, "seed": seed, **entry}
-        report["records"] = [entries[number] for number in sorted(entries)]
-        report["metric"] = entry.get("metric", {}).get("name") or report["metric"]
-        check_same_data(report["records"])
+        lines = read_curves(run_folder(options)) if record.is_finished else ()
+        records[place] = replace(record.thinned(lines), row=name, column=str(value))
+        check_same_data(records.values())
+        metric = record.metric.get("name") or table.metric
+        table = replace(table, metric=metric).with_records(records.values())
         if say is not None:
-            say(f"{name}, {axis.label} {value}, seed {seed}: {_result(entry)}")
+            say(f"{name}, {axis.label} {value}, seed {seed}: {_result(record)}")
         if save is not None:
-            save(report)
+            save(table)
 
     sweep([options for *_, options in points], workers=workers, each=each)
-    return report
+    return table
 
 
-def _result(entry: Report) -> str:
-    if entry["status"] == "failed":
-        return f"failed: {entry['error']}"
-    return f"test {entry['metrics']['test'][entry['metric']['name']]:.4f}"
-
-
-def _entry(options: TrainOptions, record: Report) -> Report:
-    """The part of a point's record that goes into the result."""
-    if record["status"] == "failed":
-        return {"status": "failed", "error": record["error"], "options": _given(options)}
-    kept = ("status", "provenance", "clean", "data", "metric", "metrics", "speed",
-            "peak_memory_mib", "parameters", "steps", "total_steps", "selected_step", "started",
-            "ended")  # fmt: skip
-    entry = {key: record.get(key) for key in kept}
-    entry |= {"error": None, "options": _given(options), "run": record["name"]}
-    entry["wall_seconds"] = record["speed"]["seconds"]
-    metric = record["metric"]["name"]
-    lines = list(read_curves(Path(options.runs) / record["name"]))
-    points = [
-        [line["step"], line[metric]]
-        for line in lines
-        if line["split"] == "validation" and line.get(metric) is not None
-    ]
-    every = max(1, -(-len(points) // MOST_POINTS))
-    entry["curves"] = {f"validation.{metric}": points[::every]}
-    return entry
-
-
-def _given(options: TrainOptions) -> Report:
-    """The options that are not at their defaults."""
-    defaults = TrainOptions().identity()
-    given = {k: v for k, v in options.identity().items() if v != defaults[k]}
-    plain: Report = json.loads(json.dumps(given))
-    return plain
+def _result(record: Record) -> str:
+    if not record.is_finished:
+        return f"{record.status}: {record.error}"
+    return f"test {record.value('test'):.4f}"

@@ -16,9 +16,9 @@ from longlens.config import ModelConfig
 from longlens.layers.registry import MIXERS, build, options_of, unknown
 from longlens.models.build import Model, build_model, load_model
 from longlens.models.pretrained import CONFIG, WEIGHTS
+from longlens.runs.record import RECORD, Record, read_record
 from longlens.tasks.batches import Batches
 from longlens.training.randomness import key as seed_key
-from longlens.training.records import RECORD, read_record
 from longlens.untrusted import check_shape
 
 INPUTS = ("task", "random")
@@ -133,7 +133,7 @@ def _run(
         raise ValueError(f"{folder} is no run: it has no {CONFIG}")
     recorded = read_record(folder) if (folder / RECORD).exists() else None
     if not (folder / WEIGHTS).exists():
-        status = recorded.get("status", "unknown") if recorded else "unknown"
+        status = recorded.status if recorded else "unknown"
         raise ValueError(
             f"{folder} has no weights ({WEIGHTS}): its status is {status!r}; a run's weights are "
             "written when it has finished"
@@ -146,12 +146,12 @@ def _run(
     else:
         x, words = _random(config, size, batch, seed)
     kept = ("task", "seed", "steps", "data", "provenance")
-    origin = {name: recorded.get(name) for name in kept} if recorded else {}
+    origin = {name: getattr(recorded, name) for name in kept} if recorded else {}
     trained = _subject(folder, config, model, x, words, origin)
-    if not before or recorded is None or "seed" not in recorded:
+    if not before or recorded is None:
         return [trained]
     with torch.random.fork_rng(devices=[]):  # initial weights depend on the seed alone
-        torch.manual_seed(seed_key(recorded["seed"], "weights"))
+        torch.manual_seed(seed_key(recorded.seed, "weights"))
         first = build_model(config)
     start = _subject(folder, config, first, x, words, origin)
     named = replace(start, name=f"{trained.name}, before training", stage="before training")
@@ -177,13 +177,11 @@ def _subject(
     )
 
 
-def _examples(
-    folder: Path, recorded: dict[str, Any] | None, length: int, batch: int
-) -> tuple[Tensor, str]:
+def _examples(folder: Path, recorded: Record | None, length: int, batch: int) -> tuple[Tensor, str]:
     """Whole sequences of the run's validation split, the longest of the first few, cut alike."""
     if recorded is None:
         raise ValueError(f"{folder} has no {RECORD}, so the task is not known; use --inputs random")
-    options = recorded.get("options") or {}
+    options = recorded.options
     try:
         check_shape(options, {"task": str, "root?": str, "task_options": {}}, "options")
         task = tasks.load(
@@ -193,10 +191,10 @@ def _examples(
         raise ValueError(
             f"the data of {folder} cannot be read ({error}); use --inputs random"
         ) from None
-    if task.identity != recorded["data"]["identity"] and not options.get("mix_easier"):
+    if task.identity != recorded.data["identity"] and not options.get("mix_easier"):
         raise ValueError(
             f"the data of {folder} were replaced: {task.name} has identity {task.identity[:16]}…, "
-            f"had {recorded['data']['identity'][:16]}…; use --inputs random"
+            f"had {recorded.data['identity'][:16]}…; use --inputs random"
         )
     regression = task.spec.kind == "regression"  # cannot be cut
     batches = Batches(

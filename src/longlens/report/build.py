@@ -14,13 +14,14 @@ from longlens.report.bench import bench_conditions, bench_pictures, bench_table,
 from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
 from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
 from longlens.report.measurements import plain_table, show_comparison, show_lens
-from longlens.report.results import Bench, Experiment, Results
+from longlens.report.results import Bench, Results
 from longlens.report.svg import palette_css
+from longlens.runs.results import ResultTable
 
 LIMIT = 3_000_000  # bytes of a page
 CURVE_POINTS = (60, 30, 12)  # a page that is too large is drawn with fewer
 PICTURE = "Ours filled, published hollow"
-SPEED = ("parameters", "tokens/s", "memory (MiB)", "minutes", "hardware")
+SPEED = ("parameters", "tokens/s", "memory (MiB)", "training minutes", "hardware")
 
 
 def build_page(results: Results, title: str = "longlens report") -> str:
@@ -82,9 +83,9 @@ def _facts(results: Results) -> list[tuple[str, str]]:
     records = [record for e in results.experiments for record in e.records]
     if not records:
         return []
-    done = sum(record["status"] == "finished" for record in records)
-    seconds = [c for record in records if (c := record.get("wall_seconds"))]
-    days = sorted(str(r["started"])[:10] for r in records if r.get("started"))
+    done = sum(record.is_finished for record in records)
+    seconds = [record.train_seconds for record in records if record.train_seconds]
+    days = sorted(record.started[:10] for record in records if record.started)
     facts = [
         (str(len(results.experiments)), "tables and figures"),
         (str(done), "finished runs"),
@@ -97,7 +98,7 @@ def _facts(results: Results) -> list[tuple[str, str]]:
     return facts
 
 
-def _content(experiment: Experiment) -> dict[str, str]:
+def _content(experiment: ResultTable) -> dict[str, str]:
     """A line of the table at the top: how much of an experiment was run."""
     cells = [cell for line in table(experiment).values() for cell in line.values()]
     there = [cell for cell in cells if cell.mean is not None]
@@ -113,7 +114,7 @@ def _content(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def _experiment(experiment: Experiment, points: int) -> dict[str, Any]:
+def _experiment(experiment: ResultTable, points: int) -> dict[str, Any]:
     metric = Metric(experiment.metric)
     rows = []
     for row, cells in table(experiment).items():
@@ -184,7 +185,7 @@ def _key(ours: float | None, published: float | None) -> dict[str, Any]:
     return {"rank": 0 if ours is not None else 1 if published is not None else 2, "value": value}
 
 
-def _conditions(experiment: Experiment) -> dict[str, Any]:
+def _conditions(experiment: ResultTable) -> dict[str, Any]:
     metric = Metric(experiment.metric)
     rows = []
     for cell in filled(experiment):
@@ -200,7 +201,7 @@ def _conditions(experiment: Experiment) -> dict[str, Any]:
     return plain_table(f"{experiment.title}: conditions of every number", rows)
 
 
-def _speed(experiment: Experiment) -> dict[str, Any]:
+def _speed(experiment: ResultTable) -> dict[str, Any]:
     rows = []
     for cell in filled(experiment):
         conditions = cell.conditions()
@@ -210,7 +211,7 @@ def _speed(experiment: Experiment) -> dict[str, Any]:
     return plain_table(f"{experiment.title}: speed and memory of training", rows)
 
 
-def _groups(experiment: Experiment) -> list[dict[str, Any]]:
+def _groups(experiment: ResultTable) -> list[dict[str, Any]]:
     found = []
     for column, group, values in groups(experiment):
         keys = list(dict.fromkeys(key for cells in values.values() for key in cells))
@@ -241,13 +242,12 @@ def _bench(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _failures(experiments: Sequence[Experiment]) -> list[dict[str, str]]:
+def _failures(experiments: Sequence[ResultTable]) -> list[dict[str, str]]:
     return [
         {
             "experiment": experiment.title, "row": cell.row, "column": cell.column,
-            "seed": str(record.get("seed", MISSING)), "status": str(record["status"]),
-            "step": str(record.get("steps") or MISSING),
-            "reason": str(record.get("error") or MISSING),
+            "seed": str(record.seed), "status": record.status,
+            "step": str(record.steps or MISSING), "reason": record.error or MISSING,
         }
         for experiment in experiments
         for cell in filled(experiment)

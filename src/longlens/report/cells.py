@@ -9,7 +9,8 @@ from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
 
-from longlens.report.results import Experiment
+from longlens.runs.record import Record
+from longlens.runs.results import ResultTable
 
 MISSING = "—"
 # Names that papers use for what a record calls otherwise.
@@ -38,12 +39,12 @@ class Metric:
 
     def value(self, metrics: Mapping[str, Any]) -> float | None:
         """The metric out of a record's metrics of one split, in the unit that papers print."""
-        found = metrics.get(self.name, metrics.get(SAME.get(self.name, "")))
-        if found is None and self.name == "perplexity" and "bits_per_token" in metrics:
-            found = 2.0 ** metrics["bits_per_token"]
-        if not isinstance(found, int | float) or not math.isfinite(found):
+        value = metrics.get(self.name, metrics.get(SAME.get(self.name, "")))
+        if value is None and self.name == "perplexity" and (metrics.get("loss") or 701) < 700:
+            value = math.exp(metrics["loss"])
+        if not isinstance(value, int | float) or not math.isfinite(value):
             return None
-        return 100.0 * found if self.name == "accuracy" else float(found)
+        return 100.0 * value if self.name == "accuracy" else float(value)
 
     def show(self, value: float | None, sign: bool = False) -> str:
         """Write a value, a dash where there is none.
@@ -68,17 +69,17 @@ class Cell:
     column: str
     metric: Metric
     published: float | None
-    records: tuple[Mapping[str, Any], ...]
+    records: tuple[Record, ...]
     quick: bool = False
 
     @cached_property
-    def scored(self) -> list[tuple[Mapping[str, Any], float]]:
+    def scored(self) -> list[tuple[Record, float]]:
         """The finished runs with their value on the test split, on validation if none has one."""
-        done = [r for r in self.records if r["status"] == "finished"]
+        done = [record for record in self.records if record.is_finished]
         for split in ("test", "validation"):
-            pairs = [(r, self.metric.value(_of(r, "metrics", split) or {})) for r in done]
-            if found := [(r, value) for r, value in pairs if value is not None]:
-                return found
+            pairs = [(r, self.metric.value(r.metrics.get(split) or {})) for r in done]
+            if scored := [(r, value) for r, value in pairs if value is not None]:
+                return scored
         return []
 
     @property
@@ -97,7 +98,7 @@ class Cell:
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property
-    def unfinished(self) -> list[Mapping[str, Any]]:
+    def unfinished(self) -> list[Record]:
         """Runs that failed or were stopped, or finished without a value."""
         scored = [id(record) for record, _ in self.scored]
         return [record for record in self.records if id(record) not in scored]
@@ -105,8 +106,8 @@ class Cell:
     @property
     def stands_in_for(self) -> str | None:
         """What the data stand in for, where they are not the published ones."""
-        found = (_of(record, "data", "stands_in_for") for record in self.records)
-        return next((str(name) for name in found if name), None)
+        names = (record.data.get("stands_in_for") for record in self.records)
+        return next((name for name in names if name), None)
 
     @property
     def marks(self) -> list[tuple[str, str]]:
@@ -116,16 +117,17 @@ class Cell:
             marks.append(("stand-in", f"other data: stands in for {self.stands_in_for}"))
         if self.quick:
             marks.append(("quick", "a shrunk run that shows that the command works"))
-        if any(_of(record, "data", "selected_on") == "test" for record in self.records):
+        selected_on = {record.data.get("selected_on") for record in self.records}
+        if "test" in selected_on:
             marks.append(("selected on test", "the test split chose the step: an upper bound"))
-        if any(_of(record, "data", "selected_on") == "train" for record in self.records):
+        if "train" in selected_on:
             marks.append(("validation trained on", "whether it can be fitted: no generalisation"))
-        if self.values and not any(_of(r, "metrics", "test") for r, _ in self.scored):
+        if self.values and not any(r.metrics.get("test") for r, _ in self.scored):
             marks.append(("validation", "on the validation split: there is no test result"))
-        if any(record.get("clean") is False for record, _ in self.scored):
+        if any(record.clean is False for record, _ in self.scored):
             marks.append(("uncommitted", "run with code that differs from its commit"))
         if self.unfinished:
-            counts = [str(r["status"]) for r in self.unfinished]
+            counts = [record.status for record in self.unfinished]
             words = [f"{counts.count(w)} {_unscored(w)}" for w in dict.fromkeys(counts)]
             marks.append((", ".join(words), "of all runs; the mean is over the others"))
         return marks
@@ -165,13 +167,13 @@ class Cell:
             "parameters": _range(_each(used, "parameters")),
             "steps": _range(_each(used, "steps")),
             "epochs": _range(_each(used, "epochs")),
-            "minutes": _range([m / 60 for m in map(_wall, used) if m is not None]),
-            "tokens/s": _range(_each(used, "speed", "tokens_per_second")),
-            "memory (MiB)": _range(_each(used, "peak_memory_mib")),
-            "hardware": _list(_each(used, "provenance", "hardware")),
+            "training minutes": _range([s / 60 for s in _each(used, "train_seconds")]),
+            "tokens/s": _range(_each(used, "tokens/s")),
+            "memory (MiB)": _range(_each(used, "memory")),
+            "hardware": _list(_each(used, "provenance.hardware")),
             "data": _list(_names(used)),
-            "torch": _list(_each(used, "provenance", "torch")),
-            "commit": _list(_each(used, "provenance", "commit")),
+            "torch": _list(_each(used, "torch")),
+            "commit": _list(_each(used, "commit")),
         }
 
 
@@ -193,12 +195,12 @@ class Mean:
         return " ".join(words) or MISSING
 
 
-def table(experiment: Experiment) -> dict[str, dict[str, Cell]]:
+def table(experiment: ResultTable) -> dict[str, dict[str, Cell]]:
     """All cells of an experiment, by row and column."""
     metric = Metric(experiment.metric)
-    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_place: dict[tuple[Any, Any], list[Record]] = {}
     for record in experiment.records:
-        found.setdefault((str(record["row"]), str(record["column"])), []).append(record)
+        by_place.setdefault((record.row, record.column), []).append(record)
     return {
         row: {
             column: Cell(
@@ -206,7 +208,7 @@ def table(experiment: Experiment) -> dict[str, dict[str, Cell]]:
                 column=column,
                 metric=metric,
                 published=experiment.published.get(row, {}).get(column),
-                records=(records := tuple(found.get((row, column), ()))),
+                records=(records := tuple(by_place.get((row, column), ()))),
                 quick=bool(records) and experiment.quick,
             )
             for column in experiment.columns
@@ -215,7 +217,7 @@ def table(experiment: Experiment) -> dict[str, dict[str, Cell]]:
     }
 
 
-def means(experiment: Experiment, cells: Mapping[str, Cell]) -> Mean | None:
+def means(experiment: ResultTable, cells: Mapping[str, Cell]) -> Mean | None:
     """The mean over one row's columns; None where a mean means nothing (curves, one column).
 
     Columns for which nobody published anything (stand-ins) are left out, where others have that.
@@ -236,7 +238,7 @@ def _mean_of_all(values: Sequence[float | None]) -> float | None:
     return mean(present) if len(present) == len(values) else None
 
 
-def filled(experiment: Experiment) -> Iterator[Cell]:
+def filled(experiment: ResultTable) -> Iterator[Cell]:
     """The cells that have runs."""
     for cells in table(experiment).values():
         yield from (cell for cell in cells.values() if cell.records)
@@ -253,29 +255,13 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _of(record: Mapping[str, Any], *path: str) -> Any:
-    value: Any = record
-    for part in path:
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+def _each(records: Sequence[Record], column: str) -> list[Any]:
+    return [value for record in records if (value := record.get(column)) is not None]
 
 
-def _each(records: Sequence[Mapping[str, Any]], *path: str) -> list[Any]:
-    return [v for record in records if (v := _of(record, *path)) is not None]
-
-
-def _wall(record: Mapping[str, Any]) -> float | None:
-    seconds = record.get("wall_seconds")
-    found = seconds if seconds is not None else _of(record, "speed", "seconds")
-    return None if found is None else float(found)
-
-
-def _names(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    names = []
-    for record in records:
-        name, identity = _of(record, "data", "name"), _of(record, "data", "identity")
-        names.append(" ".join(filter(None, [name, str(identity or "")[:12]])))
-    return [name for name in names if name]
+def _names(records: Sequence[Record]) -> list[str]:
+    both = ((r.data.get("name") or "", r.data.get("identity") or "") for r in records)
+    return [f"{name} {identity[:12]}".strip() for name, identity in both if name or identity]
 
 
 def _list(values: Sequence[Any]) -> str:

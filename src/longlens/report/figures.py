@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from longlens.report.cells import SAME, Cell, Metric, table
-from longlens.report.results import Experiment, thin
 from longlens.report.svg import Line, dot_chart, line_chart
+from longlens.runs.record import Record, thin
+from longlens.runs.results import ResultTable
 
 MOST_SERIES = 4  # of one chart of dots
 MOST_LINES = 12  # of one chart of learning curves
 OPERATORS = ("MIN", "MAX", "MED", "SM")  # ListOps, as its records number them
 
 
-def overview(experiment: Experiment, title: str, width: int = 400) -> list[tuple[str, str]]:
+def overview(experiment: ResultTable, title: str, width: int = 400) -> list[tuple[str, str]]:
     """Our numbers beside the published ones: names and pictures, none where we have none.
 
     One picture where the shorter side of the table is short; else one a column. Rows that were
@@ -64,7 +64,7 @@ def _dots(title: str, cells: Sequence[Cell], swap: bool, width: int) -> str:
     return dot_chart(title, ours, label, hollow=theirs, log=False, width=width)
 
 
-def _over_x(experiment: Experiment, title: str, width: int) -> str | None:
+def _over_x(experiment: ResultTable, title: str, width: int) -> str | None:
     """An experiment whose columns are numbers, as curves; None if they are none."""
     try:
         xs = {column: float(column) for column in experiment.columns}
@@ -88,7 +88,7 @@ def _over_x(experiment: Experiment, title: str, width: int) -> str | None:
     )  # fmt: skip
 
 
-def learning_curves(experiment: Experiment, split: str, points: int) -> Iterator[tuple[str, str]]:
+def learning_curves(experiment: ResultTable, split: str, points: int) -> Iterator[tuple[str, str]]:
     """For every column a chart of its runs: ``train`` shows the loss, ``validation`` the metric.
 
     Yields pairs of a remark (how many rows were left out) and the SVG. A run that did not finish
@@ -103,7 +103,7 @@ def learning_curves(experiment: Experiment, split: str, points: int) -> Iterator
             drawn = []
             for record in line[column].records:
                 if found := _curve(record, split, metric, points):
-                    broken = record["status"] != "finished"
+                    broken = not record.is_finished
                     drawn.append(Line(row, found, styles[row], broken=broken))
             if drawn:
                 ends = [one.points[-1][1] for one in drawn]
@@ -121,18 +121,15 @@ def _has_runs(cells: Mapping[str, Cell]) -> bool:
     return any(cell.records for cell in cells.values())
 
 
-def _curve(
-    record: Mapping[str, Any], split: str, metric: Metric, points: int
-) -> list[tuple[float, float]]:
-    curves = record.get("curves") or {}
+def _curve(record: Record, split: str, metric: Metric, points: int) -> list[tuple[float, float]]:
     for name in (metric.name, SAME.get(metric.name, metric.name), "bits_per_token"):
-        if found := curves.get(f"{split}.{name}"):
-            pairs = [(float(x), metric.value({name: y})) for x, y in found if y is not None]
-            return thin([(x, y) for x, y in pairs if y is not None], points)
+        if found := record.curves.get(f"{split}.{name}"):
+            pairs = [(x, metric.value({name: y})) for x, y in found if None not in (x, y)]
+            return thin([(float(x or 0), y) for x, y in pairs if y is not None], points)
     return []
 
 
-def groups(experiment: Experiment) -> Iterator[tuple[str, str, dict[str, dict[str, float]]]]:
+def groups(experiment: ResultTable) -> Iterator[tuple[str, str, dict[str, dict[str, float]]]]:
     """Test accuracy by group, as ListOps by operator and by depth: column, group, row → values.
 
     Values are means over the finished seeds, in percent.
@@ -141,9 +138,7 @@ def groups(experiment: Experiment) -> Iterator[tuple[str, str, dict[str, dict[st
     for row, cells in table(experiment).items():
         for column, cell in cells.items():
             for record, _ in cell.scored:
-                for name, entries in ((record.get("metrics") or {}).get("test") or {}).items():
-                    if "_by_" not in name or not isinstance(entries, Mapping):
-                        continue
+                for name, entries in record.groups().items():
                     metric, _, group = name.partition("_by_")
                     values = found.setdefault((column, group), {}).setdefault(row, {})
                     for key, entry in entries.items():
@@ -155,8 +150,8 @@ def groups(experiment: Experiment) -> Iterator[tuple[str, str, dict[str, dict[st
         yield column, group, means
 
 
-def _group_name(record: Mapping[str, Any], group: str, key: str) -> str:
-    operator = (record.get("data") or {}).get("name") == "listops" and group == "operator"
+def _group_name(record: Record, group: str, key: str) -> str:
+    operator = record.data.get("name") == "listops" and group == "operator"
     return OPERATORS[int(key)] if operator and int(key) < len(OPERATORS) else key
 
 

@@ -13,7 +13,8 @@ from longlens.report.audits import curve_table, summary
 from longlens.report.bench import bench_table
 from longlens.report.cells import MISSING, Cell, filled, means, table
 from longlens.report.measurements import plain_table
-from longlens.report.results import Bench, Experiment, Measurement, Results, read_file
+from longlens.report.results import Bench, Measurement, Results, read_file
+from longlens.runs.results import ResultTable
 
 FORMATS = ("md", "csv", "latex")
 BLOCK = re.compile(r"^(<!-- table: ([^\n]+?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
@@ -52,7 +53,7 @@ def write_tables(results: Results, form: str) -> str:
 
 
 def text_grid(
-    experiment: Experiment, rows: Sequence[str] = (), columns: Sequence[str] = ()
+    experiment: ResultTable, rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> list[list[str]]:
     """A table's head and rows as words; ``rows`` and ``columns`` choose some, in their order.
 
@@ -98,7 +99,7 @@ def cell_text(cell: Cell) -> str:
     return " ".join(words) or MISSING
 
 
-def extra_text(experiment: Experiment, row: str, column: str) -> str:
+def extra_text(experiment: ResultTable, row: str, column: str) -> str:
     """A number that was published beside the table's own columns."""
     value = experiment.published.get(row, {}).get(column)
     return MISSING if value is None else f"({value:g})"
@@ -141,7 +142,7 @@ def latex(grid: Sequence[Sequence[str]], caption: str, label: str) -> str:
     )  # fmt: skip
 
 
-def _csv(experiments: Sequence[Experiment]) -> str:
+def _csv(experiments: Sequence[ResultTable]) -> str:
     out = io.StringIO()
     writer = None
     for experiment in experiments:
@@ -202,7 +203,7 @@ def block(description: str, root: Path) -> str:
     if isinstance(part, Measurement) and part.kind == "comparison" and not chosen:
         shown = plain_table("", part.values.get("rows") or ())
         return markdown([shown["head"], *shown["rows"]])
-    if isinstance(part, Experiment) and len(parts) == 1:
+    if isinstance(part, ResultTable) and len(parts) == 1:
         return markdown(text_grid(part, **chosen))
     if isinstance(part, Bench) and len(parts) == 1 and not chosen:
         return markdown(bench_table(part))

@@ -4,47 +4,18 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longlens.report.read import Run, differing_options, find_runs
-from longlens.report.rows import fill_rows
-from longlens.report.shapes import RESULTS, check_labels
-from longlens.training.records import EXPERIMENT, RECORD
-from longlens.untrusted import check_shape, parse_json
+from longlens.report.read import differing_options
+from longlens.runs.record import RECORD, Record, read_document
+from longlens.runs.results import EXPERIMENT, ResultTable, collect, curve_lines, find_runs, table_of
 
-SCHEMA = 1
 # What a reader looks for first comes first; results without runs of ours come last.
 ORDER = ("lasplus", "table2", "readings", "locality", "techniques", "table4", "table7", "table3",
          "table8", "figure2", "figure3", "figure5", "figure6")  # fmt: skip
 KINDS = ("table", "curve", "audit", "lens", "comparison")
-POINTS = 60  # of a curve that comes from a run's folder
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One table or figure: what was published, and the records of our runs.
-
-    ``published`` holds numbers as they were printed (accuracies in percent), the records hold them
-    as they were measured (accuracies as fractions). For ``kind="curve"`` columns are values of x.
-    ``extra`` are columns that were published beside these (their mean, speed …): part of no mean.
-    """
-
-    name: str
-    title: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    metric: str = "accuracy"
-    kind: str = "table"
-    source: str = ""
-    command: str = ""
-    x_label: str = ""
-    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    records: tuple[Mapping[str, Any], ...] = ()
-    notes: tuple[str, ...] = ()
-    quick: bool = False
-    extra: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +38,7 @@ class Bench:
     rows: tuple[Mapping[str, str], ...]
 
 
-Part = Experiment | Measurement | Bench
+Part = ResultTable | Measurement | Bench
 T = TypeVar("T")
 
 
@@ -75,7 +46,7 @@ T = TypeVar("T")
 class Results:
     """All that a report shows; ``skipped`` says what could not be read, and why."""
 
-    experiments: tuple[Experiment, ...] = ()
+    experiments: tuple[ResultTable, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     benches: tuple[Bench, ...] = ()
     skipped: tuple[str, ...] = ()
@@ -145,7 +116,7 @@ def read_results(paths: Sequence[str | Path]) -> Results:
     names = [part.name for part in parts]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"two of the files hold results of the name {twice[0]!r}")
-    experiments = [part for part in parts if isinstance(part, Experiment)]
+    experiments = [part for part in parts if isinstance(part, ResultTable)]
     experiments.sort(key=lambda e: (not e.records, ORDER.index(e.name) if e.name in ORDER else 99))
     return Results(
         tuple(experiments),
@@ -170,13 +141,12 @@ def _read_path(path: Path, skipped: list[str]) -> list[Part]:
         runs = find_runs(path)
         if not runs:
             raise ValueError(f"{path} holds neither results (.json, .csv) nor runs")
-        skipped += [run.problem for run in runs if run.problem is not None]
-        return [experiment_of_runs(path.resolve().name, runs)]
+        return [experiment_of_runs(path.resolve().name, runs, skipped)]
     parts: list[Part] = []
     for file in files:
         try:
             labels = file.name == EXPERIMENT
-            parts.append(_labelled(file.parent, skipped) if labels else read_file(file))
+            parts.append(collect(file.parent, skipped) if labels else read_file(file))
         except (ValueError, OSError) as error:
             skipped.append(str(error))
     return parts
@@ -186,13 +156,13 @@ def read_file(path: Path) -> Part:
     """Read one file of results."""
     if path.suffix == ".csv":
         return Bench(path.stem, _read_csv(path))
-    values = _read_json(path)
+    values = read_document(path)
     kind = values.get("kind", "table")
     if kind not in KINDS:
         raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
     if kind in ("audit", "lens", "comparison"):
         return Measurement(path.stem, kind, values)
-    return _experiment(path, values)
+    return table_of(path, values)
 
 
 def _read_csv(path: Path) -> tuple[dict[str, str], ...]:
@@ -211,69 +181,10 @@ def _read_csv(path: Path) -> tuple[dict[str, str], ...]:
     return tuple(dict(zip(head, line, strict=True)) for line in lines)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = parse_json(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
-    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        raise ValueError(f"{path} is of another version; this one reads schema {SCHEMA}")
-    return values
-
-
-def _experiment(path: Path, values: Mapping[str, Any]) -> Experiment:
-    try:
-        check_shape(dict(values), RESULTS)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error})") from None
-    name = str(values.get("experiment") or path.stem)
-    published = {
-        str(row): {str(column): float(v) for column, v in cells.items() if v is not None}
-        for row, cells in (values.get("published") or {}).items()
-    }
-    records = tuple(values.get("records") or ())
-    rows = [str(row) for row in values.get("rows") or ()]
-    columns = [str(column) for column in values.get("columns") or ()]
-    # What the file's lists leave out is shown all the same, after what they name.
-    rows += [*published, *(str(r["row"]) for r in records)]
-    columns += [str(r["column"]) for r in records]
-    columns += [c for cells in published.values() for c in cells if not values.get("columns")]
-    extra = [c for cells in published.values() for c in cells if c not in columns]
-    return Experiment(
-        name=name,
-        title=str(values.get("title") or name),
-        rows=tuple(dict.fromkeys(rows)),
-        columns=tuple(dict.fromkeys(columns)),
-        metric=str(values.get("metric") or "accuracy"),
-        kind=str(values.get("kind", "table")),
-        source=str(values.get("source") or ""),
-        command=str(values.get("command") or ""),
-        x_label=str(values.get("x_label") or ""),
-        published=published,
-        records=records,
-        notes=tuple(map(str, values.get("notes") or ())),
-        quick=bool(values.get("quick", False)),
-        extra=tuple(dict.fromkeys(extra)),
-    )
-
-
-def _labelled(folder: Path, skipped: list[str]) -> Experiment:
-    """The runs of ``longlens run NAME``, in the cells that it wrote down for them."""
-    values = _read_json(folder / EXPERIMENT)
-    runs = {run.name: run for run in find_runs(folder)}
-    skipped += [run.problem for run in runs.values() if run.problem is not None]
-    records = [
-        {**_record_of_run(runs[name]), **place}
-        for name, place in check_labels(folder / EXPERIMENT, values).items()
-        if name in runs
-    ]
-    return _experiment(folder / EXPERIMENT, {**values, "records": fill_rows(records, values)})
-
-
-def experiment_of_runs(name: str, runs: Sequence[Run]) -> Experiment:
+def experiment_of_runs(name: str, runs: Sequence[Record], skipped: list[str]) -> ResultTable:
     """Make a table of plain runs: a row a mixer with the options that set its runs apart."""
-    runs = [run for run in runs if run.folder.name != "pretrain"]  # a stage of the run above it
-    alike: dict[tuple[str, str], list[Run]] = {}
+    runs = [run for run in runs if not run.name.endswith("/pretrain")]  # a stage of the run above
+    alike: dict[tuple[str, str], list[Record]] = {}
     for run in runs:
         alike.setdefault((str(run.get("mixer")), str(run.get("task"))), []).append(run)
     records = []
@@ -282,44 +193,13 @@ def experiment_of_runs(name: str, runs: Sequence[Run]) -> Experiment:
         for run in members:
             words = [f"{option}={run.get(option)}" for option in differing]
             row = f"{mixer} ({', '.join(words)})" if words else mixer
-            records.append({**_record_of_run(run), "row": row, "column": task})
-    metrics = {run.metric for run in runs if run.get("status") == "finished"}
+            thinned = run.thinned(curve_lines(run, skipped))
+            records.append(replace(thinned, row=row, column=task))
+    metrics = {run.metric_name for run in runs if run.is_finished}
     if len(metrics) > 1:
         raise ValueError(
             f"the runs of {name} are judged by different metrics ({', '.join(sorted(metrics))}); "
             "put them in folders of their own"
         )
-    return Experiment(
-        name=name,
-        title=f"Runs in {name}",
-        rows=tuple(dict.fromkeys(r["row"] for r in records)),
-        columns=tuple(dict.fromkeys(r["column"] for r in records)),
-        metric=next(iter(metrics), "accuracy"),
-        records=tuple(records),
-    )
-
-
-def _record_of_run(run: Run) -> dict[str, Any]:
-    curves: dict[str, list[list[float]]] = {}
-    for line in run.curves:
-        for key in ("loss", run.metric):
-            if isinstance(line.get(key), int | float):
-                curves.setdefault(f"{line['split']}.{key}", []).append([line["step"], line[key]])
-    last = [line["epoch"] for line in run.curves if "epoch" in line][-1:]
-    return {
-        **run.values,
-        "epochs": last[0] if last else None,
-        "wall_seconds": run.get("seconds"),
-        "curves": {key: thin(points, POINTS) for key, points in curves.items()},
-    }
-
-
-def thin(points: Sequence[Any], most: int) -> list[Any]:
-    """At most ``most`` of the points, evenly chosen, with the first and the last.
-
-    >>> thin([0, 1, 2, 3, 4, 5, 6], 3)
-    [0, 3, 6]
-    """
-    if len(points) <= most:
-        return list(points)
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+    header = {"title": f"Runs in {name}", "metric": next(iter(metrics), "accuracy")}
+    return ResultTable.from_json(header, records, name)

@@ -9,30 +9,30 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any
 
-from longlens.report.read import Run
+from longlens.runs.record import Record
 
 Row = dict[str, Any]
 FORMATS = ("text", "markdown", "csv", "json")
 NUMBERS = ("validation", "test", "tokens/s", "seconds", "memory")  # averaged over a group
 
 
-def rows_of(runs: Sequence[Run], columns: Sequence[str]) -> list[Row]:
+def rows_of(runs: Sequence[Record], columns: Sequence[str]) -> list[Row]:
     """One row a run."""
     return [{column: run.get(column) for column in columns} for run in runs]
 
 
-def grouped_rows(runs: Sequence[Run], by: Sequence[str]) -> list[Row]:
+def grouped_rows(runs: Sequence[Record], by: Sequence[str]) -> list[Row]:
     """One row a group of runs that agree in ``by``: how many, and mean ± deviation of the rest.
 
     Runs that failed are counted, not dropped: ``runs`` says how many there are, ``finished`` how
     many the means are over.
     """
-    groups: dict[tuple[str, ...], list[Run]] = {}
+    groups: dict[tuple[str, ...], list[Record]] = {}
     for run in runs:
         groups.setdefault(tuple(str(run.get(name)) for name in by), []).append(run)
     rows = []
     for key, members in groups.items():
-        done = [run for run in members if run.values.get("status") == "finished"]
+        done = [run for run in members if run.is_finished]
         row: Row = dict(zip(by, key, strict=True)) | {"runs": len(members), "finished": len(done)}
         for column in NUMBERS:
             found = [run.get(column) for run in done]

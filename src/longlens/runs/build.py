@@ -12,7 +12,7 @@ from torch import nn
 
 from longlens.config import ModelConfig, ModelOptions
 from longlens.layers.base import optim_hints
-from longlens.models.build import Model, build_model
+from longlens.models.build import Model, build_mixer, build_model
 from longlens.tasks import Spec, Task
 from longlens.tasks.batches import Batches
 from longlens.tasks.data import Split
@@ -84,6 +84,19 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
     if spec.channels is not None:
         values["input_dim"] = spec.channels
     return ModelConfig(**values)
+
+
+def check_mixer(options: TrainOptions) -> None:
+    """Raise ValueError where there is no such mixer, or it cannot be built with its options.
+
+    Needs neither data nor memory, so that a run says so before it begins.
+    """
+    config = ModelConfig(
+        mixer=options.mixer, mixer_options=dict(options.mixer_options), dim=options.dim,
+        depth=options.depth, bidirectional=options.bidirectional, positions=options.positions,
+    )  # fmt: skip
+    with torch.device("meta"):
+        build_mixer(config)
 
 
 def make_model(

@@ -17,7 +17,8 @@ from types import FrameType
 from typing import Any
 
 from longlens.runs.cell import Cell
-from longlens.runs.sweeps import Engine, Values, failed_record, run_cell
+from longlens.runs.record import Record
+from longlens.runs.sweeps import Engine, failed_record, run_cell
 from longlens.training.faults import Stopped
 from longlens.training.options import TrainOptions
 
@@ -47,7 +48,7 @@ def find_engine(on: str, workers: int = 1, devices: Sequence[str] = ()) -> Engin
 class Here:
     """One cell after another, in this process."""
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Values]]:
+    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
         """See :class:`Engine`."""
         for place, cell in enumerate(cells):
             yield place, run_cell(cell)
@@ -65,10 +66,10 @@ class Processes:
     workers: int
     devices: tuple[str, ...] = ()
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Values]]:
+    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
         """See :class:`Engine`."""
         waiting: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[int, Values] | BaseException] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[int, Record] | BaseException] = queue.SimpleQueue()
         for place in range(len(cells)):
             waiting.put((place, 1))
         stop = threading.Event()
@@ -81,10 +82,10 @@ class Processes:
                 for thread in threads:
                     thread.start()
                 for _ in cells:
-                    found = done.get()
-                    if isinstance(found, BaseException):
-                        raise found
-                    yield found
+                    outcome = done.get()
+                    if isinstance(outcome, BaseException):
+                        raise outcome
+                    yield outcome
             finally:  # also where the sweep is cut off: children save their state and end
                 stop.set()
                 for thread in threads:
@@ -96,7 +97,7 @@ class Processes:
         number: int,
         cells: Sequence[Cell],
         waiting: queue.SimpleQueue[tuple[int, int]],
-        done: queue.SimpleQueue[tuple[int, Values] | BaseException],
+        done: queue.SimpleQueue[tuple[int, Record] | BaseException],
         stop: threading.Event,
     ) -> None:
         """Feed one worker process after another until nothing waits."""
@@ -133,7 +134,7 @@ class Processes:
         return environment
 
 
-def _lost(cell: Cell, why: object) -> Values:
+def _lost(cell: Cell, why: object) -> Record:
     """The record of a cell whose process or node died too often to say so itself."""
     last = str(why).strip().splitlines()[-1:]
     return failed_record(TrainOptions.from_values(cell), "".join(last))
@@ -165,7 +166,7 @@ class _Child:
             words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def call(self, cell: Cell, stop: threading.Event) -> Values | None:
+    def call(self, cell: Cell, stop: threading.Event) -> Record | None:
         """The record of a cell; None if the process ended before it had one."""
         assert self.process.stdin is not None and self.process.stdout is not None
         ended = threading.Event()
@@ -188,8 +189,7 @@ class _Child:
             ended.set()
             watcher.join()
         if line.endswith("\n"):
-            record: Values = json.loads(line)
-            return record
+            return Record.from_json(json.loads(line))
         self.end()
         return None
 
@@ -217,7 +217,7 @@ class Ray:
     gpus: float | None = None
     cpus: float = 1
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Values]]:
+    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
         """See :class:`Engine`."""
         try:
             import ray
@@ -268,7 +268,7 @@ class Slurm:
     partition: str | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Values]]:
+    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
         """See :class:`Engine`."""
         try:
             import submitit

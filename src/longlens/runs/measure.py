@@ -6,7 +6,6 @@ import contextlib
 import resource
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -66,13 +65,14 @@ def flops_per_token(model: nn.Module, job: Job) -> float:
     return 3 * total / positions
 
 
-def speed(state: State, flops: float, ranks: Ranks, hardware: str, low: bool) -> dict[str, Any]:
+def speed(
+    state: State, flops: float, ranks: Ranks, hardware: str, low: bool
+) -> dict[str, float | None]:
     """Rates over the steps that nothing interrupted; None where there were none."""
     spent = state.timed_seconds or float("nan")
     arithmetic = flops * state.timed_padded / spent
     peak = peak_flops(hardware, low)
     return {
-        "seconds": round(state.seconds, 3),
         "steps_per_second": state.timed_steps / spent,
         "tokens_per_second": state.timed_tokens / spent,
         "padded_tokens_per_second": state.timed_padded / spent,

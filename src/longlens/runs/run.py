@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from longlens.files import (
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.runs.ablate import check_ablation, without_heads
-from longlens.runs.build import describe_data, make_job, make_model
+from longlens.runs.build import check_mixer, describe_data, make_job, make_model
 from longlens.runs.finished import finished_record
 from longlens.runs.measure import (
     flops_per_token,
@@ -31,22 +32,24 @@ from longlens.runs.measure import (
     peak_memory_mib,
     speed,
 )
+from longlens.runs.record import RECORD, Record, RecordWriter, now, read_record
 from longlens.tasks import Task
 from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
 from longlens.training.checkpoint import CheckpointError
 from longlens.training.distributed import Ranks, join_ranks
 from longlens.training.faults import Stopped, TrainingError
+from longlens.training.job import Job
+from longlens.training.log import CHECKPOINTS
 from longlens.training.loop import Trainer
 from longlens.training.options import TrainOptions
 from longlens.training.provenance import provenance
-from longlens.training.records import CHECKPOINTS, RECORD, Record, now, read_record
 from longlens.weights import save_tensors
 
 LOCK = ".lock"  # in a run's folder, held by the process that trains it
 
 
-def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]:
+def train_run(options: TrainOptions, task: Task | None = None) -> Record:
     """Train as ``options`` say, or go on with what was begun, and return the record.
 
     Args:
@@ -56,9 +59,10 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
             are added to either, if asked for and not done yet.
 
     Returns:
-        the content of ``record.json``.
+        the record, as it stands in ``record.json``.
 
     Raises:
+        ValueError: the model cannot be built (before the run's folder is made).
         Stopped: a signal came, the state is saved.
         TrainingError: the run cannot go on; the message says why.
 
@@ -68,9 +72,10 @@ def train_run(options: TrainOptions, task: Task | None = None) -> dict[str, Any]
     ...     depth=1, steps=2, batch_size=4, progress=False, runs=tempfile.mkdtemp(),
     ...     root=tempfile.mkdtemp())
     >>> record = train_run(options)
-    >>> record["status"], sorted(record["metrics"])
+    >>> record.status, sorted(record.metrics)
     ('finished', ['test', 'validation'])
     """
+    check_mixer(options)
     folder = run_folder(options)
     with join_ranks(device_of(options)) as ranks, ExitStack() as stack:
         if ranks.main:
@@ -107,91 +112,109 @@ def _train(
     started: float,
     weights: Path | None = None,
     kind: str = "supervised",
-) -> dict[str, Any]:
+) -> Record:
     """One stage: train one model to the end and write its record."""
     set_determinism(options)
     origin = provenance(ranks.device)
-    record = Record(folder, options.tensorboard) if ranks.main else None
-    try:
+    writer = RecordWriter(folder, options.tensorboard) if ranks.main else None
+    with _ending_recorded(writer):
         model = make_model(options, task.spec, kind, ranks.device, weights)
         check_ablation(options, model)
         job = make_job(options, task, model, ranks, kind)
-        if record is not None:
-            record.values.pop("error", None)
-            record.update(
-                status="running",
-                started=record.values.get("started", now()),
+        if writer is not None:
+            _begin(
+                writer, options, job, ranks, origin,
                 task=task.name,
-                mixer=options.mixer,
                 protocol=options.protocol if kind == "supervised" else f"pretrain ({kind})",
-                seed=options.seed,
-                options=options.to_json(),
-                provenance=origin,
-                clean=not origin["commit"].endswith("-dirty"),
                 data=describe_data(options, task),
-                metric={
-                    "name": job.objective.metric,
-                    "higher_is_better": job.objective.higher_is_better,
-                },
                 parameters=parameter_count(model),
-                deterministic=options.deterministic or ranks.device.type == "cpu",
-                device=origin["hardware"],
-                world_size=ranks.world_size,
-            )
+            )  # fmt: skip
             replace_file(folder / CONFIG, config_json(model.config).encode())
         flops = flops_per_token(model, job)
         forget_peak_memory(ranks.device)
-        trainer = Trainer(job, options, ranks, folder, record, origin, started)
+        trainer = Trainer(job, options, ranks, folder, writer, origin, started)
         result = trainer.run()
         memory = peak_memory_mib(ranks.device)
-        switched_off: dict[str, Any] = {}
+        ablations = None
         if options.ablate == "heads" and job.test is not None:
-            found = without_heads(trainer.engine, job.test, trainer.evaluation_rows)
-            switched_off["ablations"] = found
+            ablations = without_heads(trainer.engine, job.test, trainer.evaluation_rows)
         final = trainer.final_weights()
-        if record is not None:
-            low = trainer.engine.low_precision
+        if writer is not None:
             save_tensors(folder / WEIGHTS, final, {"format": "pt"})
-            record.curve_bytes()  # curves and weights are on the disk before the record says so
-            record.update(
-                status="finished",
-                ended=now(),
-                steps=trainer.state.step,
-                total_steps=trainer.state.total,
-                micro_batch=trainer.state.micro_batch,
+            writer.curve_bytes()  # curves and weights are on the disk before the record says so
+            state, low = trainer.state, trainer.engine.low_precision
+            writer.end(
+                "finished",
+                steps=state.step,
+                total_steps=state.total,
+                micro_batch=state.micro_batch,
                 selected_step=result.selected_step,
                 metrics=result.metrics,
-                speed=speed(trainer.state, flops, ranks, origin["hardware"], low),
+                train_seconds=round(state.seconds, 3),
+                speed=speed(state, flops, ranks, origin["hardware"], low),
                 peak_memory_mib=round(memory, 1),
-                **switched_off,
+                ablations=ablations,
             )
-            remove_folder(record.checkpoints)
+            remove_folder(folder / CHECKPOINTS)
         ranks.wait()
+    if signum := trainer.signals.received:  # during the last evaluation; nothing else may begin
+        raise Stopped(signum, f"stopped by a signal; {folder} is finished")
+    return read_record(folder)
+
+
+def _begin(
+    writer: RecordWriter,
+    options: TrainOptions,
+    job: Job,
+    ranks: Ranks,
+    origin: dict[str, str],
+    **facts: Any,
+) -> None:
+    """Write what is known of a run before its first step."""
+    objective = job.objective
+    writer.update(
+        status="running",
+        error=None,
+        started=writer.record.started or now(),
+        mixer=options.mixer,
+        seed=options.seed,
+        options=options.to_json(),
+        provenance=origin,
+        clean=not origin["commit"].endswith("-dirty"),
+        metric={"name": objective.metric, "higher_is_better": objective.higher_is_better},
+        deterministic=options.deterministic or ranks.device.type == "cpu",
+        device=origin["hardware"],
+        world_size=ranks.world_size,
+        **facts,
+    )
+
+
+@contextmanager
+def _ending_recorded(writer: RecordWriter | None) -> Iterator[None]:
+    """Let the record say how a run ended that did not finish; the error goes on."""
+    try:
+        yield
     except Stopped:
-        if record is not None:
-            record.update(status="stopped", ended=now())
+        if writer is not None:
+            writer.end("stopped")
         raise
     except (TrainingError, CheckpointError) as error:
-        if record is not None and not isinstance(error.__cause__, OSError):  # of the data
-            record.update(status="failed", ended=now(), error=str(error))
+        if writer is not None and not isinstance(error.__cause__, OSError):  # of the data
+            writer.end("failed", error=str(error))
         raise
     except KeyboardInterrupt:  # a second Ctrl-C, or one before the first step: nothing is saved
-        if record is not None and "status" in record.values:
-            record.update(status="stopped", ended=now())
+        if writer is not None and writer.record.status:
+            writer.end("stopped")
         raise
     except (DiskFullError, OSError):  # there may be no room for a record, either
         raise
     except Exception as error:  # of torch or the driver: the record of a run that began says so
-        if record is not None and "status" in record.values:
-            reason = f"{type(error).__name__}: {error}"
-            record.update(status="failed", ended=now(), error=reason)
+        if writer is not None and writer.record.status:
+            writer.end("failed", error=f"{type(error).__name__}: {error}")
         raise
     finally:
-        if record is not None:
-            record.close()
-    if signum := trainer.signals.received:  # during the last evaluation; nothing else may begin
-        raise Stopped(signum, f"stopped by a signal; {folder} is finished")
-    return read_record(folder)
+        if writer is not None:
+            writer.close()
 
 
 def _pretraining(options: TrainOptions) -> TrainOptions:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from longlens.runs.cell import Cell, cell_key, with_options
+from longlens.runs.record import Record
 
 SAMPLERS = ("random", "tpe")
-Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ def tune(
     *,
     sampler: str = "tpe",
     seed: int = 0,
-    run: Callable[[Sequence[Cell]], Sequence[Values]],
+    run: Callable[[Sequence[Cell]], Sequence[Record]],
     at_once: int = 1,
-) -> list[tuple[Cell, Values]]:
+) -> list[tuple[Cell, Record]]:
     """Search over options: ask Optuna for some, run them, tell it what came out, ask again.
 
     Nothing is stored but the records of the runs. What is asked follows from the seed and from what
@@ -145,10 +145,10 @@ def tune(
     optuna = need_optuna()
     kinds = {"random": optuna.samplers.RandomSampler, "tpe": optuna.samplers.TPESampler}
     study = optuna.create_study(direction="maximize", sampler=kinds[sampler](seed=seed))
-    found: list[tuple[Cell, Values]] = []
-    known: dict[str, Values] = {}  # a sampler may ask for the same run twice
-    while len(found) < trials:
-        asked = [study.ask() for _ in range(min(at_once, trials - len(found)))]
+    trained: list[tuple[Cell, Record]] = []
+    known: dict[str, Record] = {}  # a sampler may ask for the same run twice
+    while len(trained) < trials:
+        asked = [study.ask() for _ in range(min(at_once, trials - len(trained)))]
         cells = [with_options(base, _suggest(trial, space)) for trial in asked]
         new = {cell_key(cell): cell for cell in cells if cell_key(cell) not in known}
         known |= dict(zip(new, run(list(new.values())), strict=True))
@@ -159,49 +159,39 @@ def tune(
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
             else:
                 study.tell(trial, value)
-            found.append((cell, record))
-    return found
+            trained.append((cell, record))
+    return trained
 
 
 def _suggest(trial: Any, space: Mapping[str, Range | Choices]) -> dict[str, Any]:
     """The options that Optuna chooses for a trial."""
     options: dict[str, Any] = {}
-    for name, among in space.items():
-        if not isinstance(among, Range):
+    for name, choices in space.items():
+        if not isinstance(choices, Range):
             # Optuna compares choices by their values and takes plain ones only.
-            words = [json.dumps(value) for value in among]
+            words = [json.dumps(value) for value in choices]
             options[name] = json.loads(trial.suggest_categorical(name, words))
-        elif among.whole:
-            step = int(among.step or 1)
+        elif choices.whole:
+            step = int(choices.step or 1)
             options[name] = trial.suggest_int(
-                name, int(among.low), int(among.high), log=among.log, step=step
+                name, int(choices.low), int(choices.high), log=choices.log, step=step
             )
         else:
             options[name] = trial.suggest_float(
-                name, among.low, among.high, log=among.log, step=among.step
+                name, choices.low, choices.high, log=choices.log, step=choices.step
             )
     return options
 
 
-def validation(record: Mapping[str, Any]) -> float | None:
-    """A record's validation metric; None if it failed or the metric is not finite."""
-    if record["status"] != "finished":
-        return None
-    value = record["metrics"]["validation"][record["metric"]["name"]]
-    return None if value is None else float(value)
-
-
-def selection_value(record: Mapping[str, Any]) -> float | None:
+def selection_value(record: Record) -> float | None:
     """A record's validation metric, turned so that higher is better.
 
-    >>> selection_value({"metric": {"name": "loss", "higher_is_better": False},
-    ...                  "metrics": {"validation": {"loss": 0.5}}, "status": "finished"})
+    >>> selection_value(Record(status="finished", metrics={"validation": {"loss": 0.5}},
+    ...                        metric={"name": "loss", "higher_is_better": False}))
     -0.5
     """
-    value = validation(record)
-    if value is None:
-        return None
-    return value if record["metric"]["higher_is_better"] else -value
+    value = record.value("validation")
+    return value if value is None or record.metric["higher_is_better"] else -value
 
 
 def need_optuna() -> Any:

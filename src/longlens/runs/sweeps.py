@@ -16,30 +16,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from longlens.files import BusyError, locked, make_folder
-from longlens.layers.registry import MIXERS, unknown
+from longlens.runs.build import check_mixer
 from longlens.runs.finished import finished_record
+from longlens.runs.record import BUSY, Record, RecordWriter
 from longlens.runs.run import LOCK, run_folder, train_run
 from longlens.training.faults import Stopped
+from longlens.training.log import CHECKPOINTS
 from longlens.training.options import TrainOptions, difference, recorded_identity
-from longlens.training.records import CHECKPOINTS, Record, now
 
 if TYPE_CHECKING:
     from longlens.runs.cell import Cell
 
-Values = dict[str, Any]
-BUSY = "busy"  # the status of a cell that another process works on
 PAUSE = 5.0  # seconds between two looks at cells that others work on
 
 
 class Engine(Protocol):
     """Where cells run."""
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Values]]:
+    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
         """Call :func:`run_cell` for each cell; yield its place and its record as they come."""
         ...
 
 
-def run_cell(cell: Mapping[str, Any]) -> Values:
+def run_cell(cell: Mapping[str, Any]) -> Record:
     """Train as a cell says, or go on with what was begun; return the record.
 
     A run that fails does not raise: its record has the status "failed" and the error. One that
@@ -52,7 +51,7 @@ def run_cell(cell: Mapping[str, Any]) -> Values:
     try:
         return train_run(options)
     except BusyError:
-        return {"name": run_folder(options).name, "status": BUSY}
+        return Record(name=run_folder(options).name, status=BUSY)
     except Stopped:
         raise
     except Exception as error:
@@ -62,32 +61,32 @@ def run_cell(cell: Mapping[str, Any]) -> Values:
         _forget_programs()
 
 
-def failed_record(options: TrainOptions, error: str) -> Values:
+def failed_record(options: TrainOptions, error: str) -> Record:
     """The record of a run that failed, also in its folder unless that belongs to another run."""
     folder = run_folder(options)
-    values = {
-        "name": folder.name, "status": "failed", "error": error, "ended": now(),
-        "task": options.task, "mixer": options.mixer, "seed": options.seed,
-        "options": options.to_json(),
-    }  # fmt: skip
+    failed = Record(
+        name=folder.name, status="failed", error=error, task=options.task, mixer=options.mixer,
+        seed=options.seed, options=options.to_json(),
+    )  # fmt: skip
     try:
         with locked(folder / LOCK, str(folder)):
-            record = Record(folder)
+            writer = RecordWriter(folder)
             try:
-                if _may_fail(record.values, options):
-                    record.update(**values)
+                if _may_fail(writer.record, options):
+                    writer.end(**failed.to_json())
+                    return writer.record
             finally:
-                record.close()
+                writer.close()
     except (OSError, ValueError):  # a full disk; a damaged record, which stays for people to see;
         pass  # or somebody else works on it by now
-    return values
+    return failed
 
 
-def _may_fail(there: Mapping[str, Any], options: TrainOptions) -> bool:
+def _may_fail(there: Record, options: TrainOptions) -> bool:
     """Whether what a folder holds is nothing yet, or an unfinished run of the same options."""
-    if there.get("status") == "finished":
+    if there.is_finished:
         return False
-    then = there.get("options")
+    then = there.options
     return not then or not difference(options.identity(), recorded_identity(then))
 
 
@@ -106,9 +105,9 @@ def sweep(
     *,
     workers: int = 1,
     devices: Sequence[str] = (),
-    each: Callable[[int, Values], None] | None = None,
+    each: Callable[[int, Record], None] | None = None,
     pause: float = PAUSE,
-) -> list[Values]:
+) -> list[Record]:
     """Run what is not done yet, and return a record for every cell, in their order.
 
     The same call again goes on where this one was cut off. A cell that fails does not keep the
@@ -134,7 +133,7 @@ def sweep(
     ...     dict(task="cumsum", task_options=data, mixer=mixer, dim=8, depth=1, steps=1,
     ...          batch_size=4, device="cpu", runs=folder, root=folder)
     ...     for mixer in ("las", "softmax"))
-    >>> [(record["mixer"], record["status"]) for record in records]
+    >>> [(record.mixer, record.status) for record in records]
     [('las', 'finished'), ('softmax', 'finished')]
     """
     from longlens.runs.engines import find_engine
@@ -142,9 +141,9 @@ def sweep(
     engine = find_engine(on, workers, devices) if isinstance(on, str) else on
     checked = [as_cell(cell) for cell in cells]
     make_folders(checked)
-    records: dict[int, Values] = {}
+    records: dict[int, Record] = {}
 
-    def keep(place: int, record: Values) -> None:
+    def keep(place: int, record: Record) -> None:
         records[place] = record
         if each is not None:
             each(place, record)
@@ -156,7 +155,7 @@ def sweep(
     while left := [place for place in range(len(checked)) if place not in records]:
         free = [place for place in left if not _is_busy(checked[place])]
         for number, record in engine.run([checked[place] for place in free]) if free else ():
-            if record["status"] != BUSY:
+            if record.status != BUSY:
                 keep(free[number], record)
         if len(records) < len(checked):
             if not (free or waited):
@@ -166,7 +165,7 @@ def sweep(
     return [records[place] for place in range(len(checked))]
 
 
-def _done(cell: Cell) -> Values | None:
+def _done(cell: Cell) -> Record | None:
     """The record of a cell that is finished and needs nothing more."""
     options = TrainOptions.from_values(cell)
     folder = run_folder(options)
@@ -197,8 +196,7 @@ def _is_busy(cell: Cell) -> bool:
 def as_cell(cell: Cell | TrainOptions) -> Cell:
     """Check a cell; return its options as plain JSON values, ready to be sent anywhere."""
     checked = cell if isinstance(cell, TrainOptions) else TrainOptions.from_values(cell)
-    if checked.mixer not in MIXERS:  # or it would fail after the cells before it have run
-        raise unknown("mixer", checked.mixer, MIXERS)
+    check_mixer(checked)  # or it would fail after the cells before it have run
     options = checked.to_json()
     if isinstance(cell, TrainOptions):
         return options

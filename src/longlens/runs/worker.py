@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 
+from longlens.files import finite
 from longlens.runs.sweeps import run_cell
 from longlens.training.faults import Stopped
 
@@ -25,7 +26,7 @@ def main() -> int:
             print(f"longlens: {stop}", file=sys.stderr)
             return 128 + stop.signum
         try:
-            print(json.dumps(record), file=answers, flush=True)
+            print(json.dumps(finite(record.to_json())), file=answers, flush=True)
         except BrokenPipeError:  # the sweep is gone; the record is in the run's folder
             return 0
     return 0

@@ -34,7 +34,7 @@ from longlens.training.optim import Schedule, warmup_steps
 from longlens.training.options import TrainOptions
 from longlens.training.progress import CurveDisplay, Meter
 from longlens.training.randomness import key, seed_everything
-from longlens.training.records import Record
+from longlens.training.log import Log
 from longlens.training.rehearse import choose_micro_batch, choose_steps
 from longlens.training.resume import RunCheckpoints
 from longlens.weights import save_tensors
@@ -50,7 +50,7 @@ class Trainer:
         options: how.
         ranks: this process among all.
         folder: of the run.
-        record: the same, open for writing, on the main rank; None on the others.
+        log: of curves and events, on the main rank; None on the others.
         provenance: code, versions and hardware, kept in checkpoints.
         started: ``time.perf_counter()`` when the data were there, for budgets.
     """
@@ -61,19 +61,19 @@ class Trainer:
         options: TrainOptions,
         ranks: Ranks,
         folder: Path,
-        record: Record | None,
+        log: Log | None,
         provenance: Mapping[str, Any],
         started: float,
     ) -> None:
         self.job, self.options, self.ranks = job, options, ranks
-        self.folder, self.record, self.started = folder, record, started
+        self.folder, self.log, self.started = folder, log, started
         self.state = State()
         self.engine = Engine(job, options, ranks)
         self.best: dict[str, Tensor] = {}
         self.signals = Signals()
         self.meter = Meter()
         self.evaluation_rows = (options.evaluate_batch or options.batch_size) // ranks.world_size
-        self.checkpoints = RunCheckpoints(job, options, ranks, folder, record, provenance)
+        self.checkpoints = RunCheckpoints(job, options, ranks, folder, log, provenance)
 
     def run(self) -> Result:
         """Train to the end and return what came out.
@@ -226,13 +226,13 @@ class Trainer:
         }
 
     def _write(self, line: dict[str, Any]) -> None:
-        if self.record is not None:
-            self.record.curve(line)
+        if self.log is not None:
+            self.log.curve(line)
         self.display.show(line)
 
     def _event(self, kind: str, **details: Any) -> None:
-        if self.record is not None:
-            self.record.event(kind, **details)
+        if self.log is not None:
+            self.log.event(kind, **details)
 
     def _check_finite(self) -> bool:
         """Act on steps that were not finite; True where the run went back."""

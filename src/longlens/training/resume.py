@@ -17,7 +17,7 @@ from longlens.training.distributed import Ranks
 from longlens.training.faults import TrainingError
 from longlens.training.job import Job, State
 from longlens.training.options import TrainOptions, difference, recorded_identity
-from longlens.training.records import CHECKPOINTS, CURVES, Record
+from longlens.training.log import CHECKPOINTS, CURVES, Log
 
 
 class RunCheckpoints:
@@ -28,7 +28,7 @@ class RunCheckpoints:
         options: how.
         ranks: this process among all.
         folder: of the run.
-        record: the same, open for writing, on the main rank; None on the others.
+        log: of curves and events, on the main rank; None on the others.
         provenance: code, versions and hardware, kept in checkpoints.
 
     Attributes:
@@ -42,11 +42,11 @@ class RunCheckpoints:
         options: TrainOptions,
         ranks: Ranks,
         folder: Path,
-        record: Record | None,
+        log: Log | None,
         provenance: Mapping[str, Any],
     ) -> None:
         self.job, self.options, self.ranks = job, options, ranks
-        self.folder, self.record, self.provenance = folder, record, provenance
+        self.folder, self.log, self.provenance = folder, log, provenance
         self.step = -1
         self.written = time.perf_counter()
 
@@ -64,43 +64,43 @@ class RunCheckpoints:
         if saved is None:
             if self.options.resume == "require":
                 raise TrainingError(f"resume is require, but {self.folder} has no checkpoint")
-            if self.record is not None and self.record.curve_bytes():
-                self.record.cut_curves(0)  # cut off before its first checkpoint
-                self.record.event("begin again", commit=commit)
+            if self.log is not None and self.log.curve_bytes():
+                self.log.cut_curves(0)  # cut off before its first checkpoint
+                self.log.event("begin again", commit=commit)
             return None
         changed = check_same_run(saved, self.folder, self.job, self.options, self.provenance)
-        if self.record is not None:
+        if self.log is not None:
             if changed:
                 print(f"note: going on although {changed}", file=sys.stderr)
             for problem in saved.damaged:
                 print(f"note: going on from an older checkpoint: {problem}", file=sys.stderr)
-            self.record.cut_curves(saved.facts["curve_bytes"])
+            self.log.cut_curves(saved.facts["curve_bytes"])
             notes = {"changed": changed, "damaged": list(saved.damaged)}
             noted = {name: note for name, note in notes.items() if note}
-            self.record.event("resume", step=saved.facts["step"], commit=commit, **noted)
+            self.log.event("resume", step=saved.facts["step"], commit=commit, **noted)
         self.step = saved.facts["step"]
         return saved
 
     def go_back(self) -> Checkpoint | None:
         """The last checkpoint, with the curves cut to it; None: there is none."""
         saved = checkpoint.load(self.folder / CHECKPOINTS)
-        if saved is not None and self.record is not None:
-            self.record.cut_curves(saved.facts["curve_bytes"])
+        if saved is not None and self.log is not None:
+            self.log.cut_curves(saved.facts["curve_bytes"])
         return saved
 
     def write(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, on the main rank."""
-        if self.record is not None:
+        if self.log is not None:
             facts = {
                 "state": asdict(state),
                 "identity": self.options.identity(),
                 "data": self.job.data,
                 "provenance": dict(self.provenance),
                 "world_size": self.ranks.world_size,
-                "curve_bytes": self.record.curve_bytes(),
+                "curve_bytes": self.log.curve_bytes(),
             }
             checkpoint.save(
-                self.record.checkpoints, state.step, tensors, facts,
+                self.folder / CHECKPOINTS, state.step, tensors, facts,
                 keep=self.options.keep_checkpoints, small=self.options.small_checkpoints,
             )  # fmt: skip
         self.step = state.step

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from longlens.runs.cell import Cell, with_options
+from longlens.runs.results import Header
 
 METRICS = ("accuracy", "r2", "bits_per_token", "perplexity", "ratio")
 KINDS = ("table", "curve")
+QUICK_SUFFIX = "-quick"
 Published = dict[str, dict[str, float]]
 
 
@@ -23,49 +25,18 @@ class Run:
     options: Cell
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A table or figure, declared.
-
-    Args:
-        name: under which ``longlens run`` finds it.
-        title: what it shows, in a line.
-        source: paper and table.
-        metric: what the cells hold; accuracy is published in per cent.
-        rows: labels, those without runs (published numbers alone) included.
-        columns: labels; in a curve the values on the x axis.
-        runs: the cells that can be run.
-        published: row -> column -> number as printed; it may have further columns (a mean).
-        cost: of all runs, in a line.
-        notes: what a reader must know to read the numbers.
-        kind: "table" or "curve".
-        x_label: of a curve.
-        seeds: how many the publication averages over; None: it does not say.
-        reads: column -> where in a record its number stands, as in "metrics.test.accuracy"; then
-            one run fills a whole row. Empty: a run fills one cell, with its test metric.
-        relative_to: the row by whose numbers, of the same seed, the others are divided (metric
-            "ratio").
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Header):
+    """A table or figure, declared: its header, and the cells that can be run.
 
     >>> run = Run("LaS", "sum", {"task": "cumsum"})
-    >>> Experiment("mine", "A line", "nowhere", "r2", ("LaS",), ("sum",), (run,)).command
+    >>> mine = Experiment(name="mine", title="A line", metric="r2", rows=("LaS",),
+    ...                   columns=("sum",), runs=(run,))
+    >>> mine.described().command
     'longlens run mine'
     """
 
-    name: str
-    title: str
-    source: str
-    metric: str
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
     runs: tuple[Run, ...]
-    published: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    cost: str = ""
-    notes: tuple[str, ...] = ()
-    kind: str = "table"
-    x_label: str | None = None
-    seeds: int | None = None
-    reads: Mapping[str, str] = field(default_factory=dict)
-    relative_to: str | None = None
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS:
@@ -93,10 +64,19 @@ class Experiment:
             if len({slug(label) for label in labels}) < len(labels):
                 raise ValueError(f"{self.name}: two of the labels {labels} would share a folder")
 
-    @property
-    def command(self) -> str:
-        """What runs it."""
-        return f"longlens run {self.name}"
+    def described(self, quick: bool = False, command: str = "") -> Header:
+        """The header of its results: those of ``--quick`` say so; ``command`` if it is another."""
+        header = Header(**{f.name: getattr(self, f.name) for f in fields(Header)})
+        command = command or f"longlens run {self.name}"
+        if not quick:
+            return replace(header, command=command)
+        return replace(
+            header,
+            name=self.name + QUICK_SUFFIX,
+            title=f"{self.title} (--quick: no results)",
+            command=f"{command} --quick",
+            quick=True,
+        )
 
 
 def slug(label: str) -> str:

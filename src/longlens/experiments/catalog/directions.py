@@ -58,5 +58,5 @@ EXPERIMENT = Experiment(
         "Bidirectional LaS decays on both sides and smooths around each key; smoothed backwards, "
         "over a key and those before it, which tells it left from right.",
     ),
-    seeds=3,
+    published_seeds=3,
 )

@@ -63,5 +63,4 @@ EXPERIMENT = Experiment(
     ),
     kind="curve",
     x_label="D, positions between the segments",
-    seeds=None,
 )

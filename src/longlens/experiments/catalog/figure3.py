@@ -47,5 +47,5 @@ EXPERIMENT = Experiment(
         "embeddings, P = 3, B = 0.001, all of the training.",
         "Perplexity is over words, of windows of 512 read one after another without overlap.",
     ),
-    seeds=2,
+    published_seeds=2,
 )

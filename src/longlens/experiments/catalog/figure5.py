@@ -46,5 +46,5 @@ EXPERIMENT = Experiment(
     ),
     kind="curve",
     x_label="positions in a chunk",
-    seeds=3,
+    published_seeds=3,
 )

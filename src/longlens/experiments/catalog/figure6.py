@@ -55,5 +55,5 @@ EXPERIMENT = Experiment(
     ),
     kind="curve",
     x_label="share of the training examples, per cent",
-    seeds=3,
+    published_seeds=3,
 )

@@ -150,5 +150,4 @@ EXPERIMENT = Experiment(
         "MEGA's mean is 81.34 and LaS's 67.59.",
         "Path-X has no recipe in the study: Pathfinder's with batches of 16 for 50 epochs.",
     ),
-    seeds=None,
 )

@@ -83,5 +83,4 @@ EXPERIMENT = Experiment(
         "Published numbers took many more epochs, each with its own recipe and size (Text: 4,096 "
         "bytes). Pathfinder (own) is our own set of images and compares with nothing published.",
     ),
-    seeds=None,
 )  # fmt: skip

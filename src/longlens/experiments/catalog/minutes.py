@@ -70,5 +70,4 @@ EXPERIMENT = Experiment(
     published={},
     cost="15 runs a seed, half a minute to five each on an H200",
     notes=("P is 3 with rotary positions, 5 without; B is 0.001, in geometric rows 0.03.",),
-    seeds=None,
 )

@@ -163,5 +163,4 @@ EXPERIMENT = Experiment(
         "Pre-norm is layer norm before each part; it is no open reading (Table 9 states the norm) "
         "but decides how well a short run trains.",
     ),
-    seeds=None,
 )

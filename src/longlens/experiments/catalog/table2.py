@@ -93,5 +93,5 @@ EXPERIMENT = Experiment(
         "LongConvs' mean is printed as 86.60; the mean of its printed numbers is 86.55.",
         "Softmax, RoPE, L and S are not in the published table.",
     ),
-    seeds=3,
+    published_seeds=3,
 )

@@ -55,5 +55,5 @@ EXPERIMENT = Experiment(
         "leaving out smoothing costs 5.13, 8.46, 2.42 and 5.42, leaving out decay 0.08, 3.25, "
         "3.20 and 3.52 (ListOps, Text, Retrieval, Image).",
     ),
-    seeds=3,
+    published_seeds=3,
 )

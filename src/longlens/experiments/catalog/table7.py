@@ -49,5 +49,5 @@ EXPERIMENT = Experiment(
         "here: lengths (512) and sizes of the sets (10,000), 4 layers of 128, learned positions, "
         "P = 3, B = 0.001, training.",
     ),
-    seeds=5,
+    published_seeds=5,
 )

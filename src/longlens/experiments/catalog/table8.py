@@ -57,5 +57,5 @@ EXPERIMENT = Experiment(
         "positions, P = 3, B = 0.001, all of the training.",
         "A token is a byte (enwik8) or one of 27 letters (text8).",
     ),
-    seeds=3,
+    published_seeds=3,
 )

@@ -128,5 +128,5 @@ EXPERIMENT = Experiment(
     published=_published(),
     cost="84 runs; published: one V100, up to two days a run",
     notes=(*NOTES, *DATA_NOTES),
-    seeds=3,
+    published_seeds=3,
 )

@@ -20,6 +20,7 @@ from longlens.models.build import build_mixer
 from longlens.models.pretrained import WEIGHTS
 from longlens.runs import sweep
 from longlens.runs.finished import finished_record
+from longlens.runs.record import SCHEMA, Record, now
 from longlens.runs.run import run_folder
 from longlens.tasks import Task
 from longlens.tasks.farfield import certificate
@@ -27,9 +28,7 @@ from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD
 from longlens.tasks.mix import with_easier_sets
 from longlens.training.faults import TrainingError
 from longlens.training.options import TrainOptions
-from longlens.training.records import now
 
-SCHEMA = 1
 Report = dict[str, Any]
 
 
@@ -64,9 +63,9 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
     report["diagnostics"] = diagnose(task, options.quick, length, not options.diagnostics)
     save(report)
     models = _models(options, task, fields)
-    records: dict[int, Report] = {}
+    records: dict[int, Record] = {}
 
-    def each(place: int, record: Report) -> None:
+    def each(place: int, record: Record) -> None:
         records[place] = record
         _say(options, f"{models[place].name}: {_result(record)}")
         # in the order of the models, whichever process finished first
@@ -120,9 +119,9 @@ def _models(options: AuditOptions, task: Task, fields: list[int]) -> list[Model]
     ]
 
 
-def _provenance(records: Iterable[Report]) -> Report:
+def _provenance(records: Iterable[Record]) -> Report:
     """Where the models come from; several values where they differ."""
-    origins = [record["provenance"] for record in records]
+    origins = [record.provenance for record in records]
     return {
         name: ", ".join(dict.fromkeys(str(origin[name]) for origin in origins))
         for name in origins[-1]
@@ -159,7 +158,7 @@ class Model:
         what = self.mixer if self.field is None else f"field {self.field}"
         return f"{what}, seed {self.seed}"
 
-    def point(self, record: Report) -> Report:
+    def point(self, record: Record) -> Report:
         """What the audit keeps of the model's record; of one that failed, the reason."""
         point = {
             "model": self.title,
@@ -167,33 +166,27 @@ class Model:
             "seed": self.seed,
             "run": run_folder(self.run).name,
         }
-        if record["status"] == "failed":
-            nothing = dict.fromkeys(("validation", "test", "seconds", "steps", "parameters"))
-            return point | nothing | {"status": "failed", "error": record["error"]}
+        kept = ("train_seconds", "steps", "parameters", "status", "error")
         return point | {
-            **{split: values["accuracy"] for split, values in record["metrics"].items()},
-            "seconds": record["speed"]["seconds"],
-            "steps": record["steps"],
-            "parameters": record["parameters"],
-            "status": record["status"],
-            "error": None,
+            **{split: record.value(split) for split in ("validation", "test")},
+            **{name: getattr(record, name) for name in kept},
         }
 
 
-def _result(record: Report) -> str:
-    if record["status"] == "failed":
-        return f"failed: {record['error']}"
-    return f"test {record['metrics']['test']['accuracy']:.4f}, {record['steps']:,} steps"
+def _result(record: Record) -> str:
+    if not record.is_finished:
+        return f"{record.status}: {record.error}"
+    return f"test {record.value('test'):.4f}, {record.steps:,} steps"
 
 
-def _add_models(report: Report, done: Sequence[tuple[Model, Report]]) -> None:
+def _add_models(report: Report, done: Sequence[tuple[Model, Record]]) -> None:
     """Put what is known of the models so far into the report, and judge anew."""
     points = [(model, model.point(record)) for model, record in done]
     report["points"] = [p for _, p in points if p["receptive_field"] is not None]
     report["global"] = [
         {"mixer": model.mixer, **p} for model, p in points if p["receptive_field"] is None
     ]
-    finished = [(model, record) for model, record in done if record["status"] == "finished"]
+    finished = [(model, record) for model, record in done if record.is_finished]
     if finished:
         report["provenance"] = _provenance(record for _, record in finished)
     report |= judge(report)
@@ -260,13 +253,11 @@ def certificate_of(task: str, options: Mapping[str, Any]) -> Report | None:
     return certificate(task, few, **options).to_json()
 
 
-def _groups(finished: Sequence[tuple[Model, Report]]) -> Report:
+def _groups(finished: Sequence[tuple[Model, Record]]) -> Report:
     """Test accuracy by the task's extras (ListOps: operator, depth), averaged over seeds."""
-    sums: dict[str, dict[str, dict[str, list[tuple[float, int]]]]] = {}
+    sums: dict[str, dict[str, dict[str, list[tuple[Any, Any]]]]] = {}
     for model, record in finished:
-        for key, table in record["metrics"]["test"].items():
-            if not key.startswith("accuracy_by_"):
-                continue
+        for key, table in record.groups().items():
             name = key.removeprefix("accuracy_by_")
             for value, cell in table.items():
                 row = sums.setdefault(name, {}).setdefault(model.title, {})

@@ -1,14 +1,18 @@
 """An experiment's records as one compact file."""
 
 import json
+import math
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from longlens.cli.main import main
-from longlens.report.collect import collect, merge, read_results, write_results
-from longlens.report.results import thin
+from longlens.report.cells import Metric
+from longlens.runs.record import SCHEMA, thin
+from longlens.runs.results import collect, merge, read_table, write_results
 from longlens.training.options import TrainOptions
 
 HEADER = {
@@ -68,30 +72,33 @@ def folder(tmp_path):
 
 
 def test_every_run_is_kept_with_its_labels(folder):
-    content = collect(folder)
-    assert {key: content[key] for key in HEADER} == HEADER
-    found = [(r["row"], r["column"], r["seed"], r["status"]) for r in content["records"]]
+    table = collect(folder, problems := [])
+    assert len(problems) == 1 and "las--text--1/record.json is damaged" in problems[0]
+    header = json.loads(json.dumps(table.header()))
+    assert {key: header[key] for key in HEADER} == {**HEADER, "schema": SCHEMA}
+    found = [(r.row, r.column, r.seed, r.status) for r in table.records]
     assert found == [
         ("LaS", "Text", 1, "failed"),  # damaged
         ("LaS", "Image", 0, "finished"),
         ("LaS", "Image", 1, "stopped"),
         ("S4", "Text", 0, "failed"),
     ]  # what was never begun is not there, nor what was set aside
-    damaged, record, cut, failed = content["records"]
-    assert "damaged" in damaged["error"] and failed["error"] == "not finite"
-    assert "killed, or still running" in cut["error"]
-    assert record["options"] == {"task": "image", "mixer": "las", "seed": 0, "lr": 0.01}
-    assert record["metrics"]["test"]["accuracy"] == 0.333333
-    assert record["epochs"] == 5.0 and record["wall_seconds"] == 90.0 and record["steps"] == 500
-    curve = record["curves"]["train.loss"]
+    damaged, record, cut, failed = table.records
+    assert "damaged" in damaged.error and failed.error == "not finite"
+    assert "killed, or still running" in cut.error
+    assert record.options == {"task": "image", "mixer": "las", "seed": 0, "lr": 0.01}
+    assert record.metrics["test"]["accuracy"] == 0.333333
+    assert record.epochs == 5.0 and record.wall_seconds == 90.0 and record.steps == 500
+    curve = record.curves["train.loss"]
     assert len(curve) == 60 and curve[0] == [1, 1.0] and curve[-1] == [500, 0.002]
 
 
 def test_perplexity_is_the_exponential_of_the_loss(folder):
     labels = json.loads((folder / "experiment.json").read_text())
     (folder / "experiment.json").write_text(json.dumps({**labels, "metric": "perplexity"}))
-    record = next(r for r in collect(folder)["records"] if r["status"] == "finished")
-    assert record["metrics"]["test"]["perplexity"] == 2.71828
+    table = collect(folder, [])
+    record = next(r for r in table.records if r.is_finished)
+    assert Metric(table.metric).value(record.metrics["test"]) == pytest.approx(math.e)
 
 
 def test_the_command_merges_into_what_is_there(folder, tmp_path, capsys, monkeypatch):
@@ -107,32 +114,32 @@ def test_the_command_merges_into_what_is_there(folder, tmp_path, capsys, monkeyp
     write_run(elsewhere, "las--image--0", accuracy=0.9, started="2026-02-01T00:00:00+00:00")
     write_run(elsewhere, "las--text--0", accuracy=0.8)
     assert main(["collect", "gpu/mine"]) == 0
-    content = read_results("results/mine.json")
-    by_place = {(r["row"], r["column"], r["seed"]): r for r in content["records"]}
-    assert len(by_place) == 5 == len(content["records"])
-    assert by_place["LaS", "Image", 0]["metrics"]["test"]["accuracy"] == 0.9  # the newer
-    assert by_place["LaS", "Text", 0]["metrics"]["test"]["accuracy"] == 0.8  # new
-    assert by_place["S4", "Text", 0]["status"] == "failed"  # stays
+    content = read_table(Path("results/mine.json"))
+    by_place = {(r.row, r.column, r.seed): r for r in content.records}
+    assert len(by_place) == 5 == len(content.records)
+    assert by_place["LaS", "Image", 0].value("test") == 0.9  # the newer
+    assert by_place["LaS", "Text", 0].value("test") == 0.8  # new
+    assert by_place["S4", "Text", 0].status == "failed"  # stays
     assert main(["collect", "runs/mine"]) == 0  # the older one does not come back
-    again = read_results("results/mine.json")
+    again = read_table(Path("results/mine.json"))
     assert again == content
     both = ["collect", "runs/mine", "gpu/mine", "-o", "both.json"]
-    assert main(both) == 0 and read_results("both.json") == content
+    assert main(both) == 0 and read_table(Path("both.json")) == content
 
 
 def test_rows_that_are_no_longer_declared_stay(folder):
-    content = collect(folder)
-    older = {**content, "records": [{**content["records"][1], "row": "Old", "seed": 5}]}
-    merged = merge(content, older)
-    assert merged["rows"] == ["LaS", "S4", "Old"] and merged["records"][-1]["row"] == "Old"
+    table = collect(folder, [])
+    older = replace(table, records=(replace(table.records[1], row="Old", seed=5),))
+    merged = merge(table, older)
+    assert merged.rows == ("LaS", "S4", "Old") and merged.records[-1].row == "Old"
 
 
 def test_what_does_not_fit_is_refused(folder, tmp_path, capsys):
-    content = collect(folder)
-    with pytest.raises(ValueError, match="experiment is 'mine' and 'other'"):
-        merge(content, {**content, "experiment": "other"})
+    table = collect(folder, [])
+    with pytest.raises(ValueError, match="name is 'mine' and 'other'"):
+        merge(table, replace(table, name="other"))
     with pytest.raises(ValueError, match="quick is False and True"):
-        merge(content, {**content, "quick": True})
+        merge(table, replace(table, quick=True))
     assert main(["collect", str(tmp_path)]) == 1
     assert "has no experiment.json" in capsys.readouterr().err
     (folder / "experiment.json").write_text("{")
@@ -141,18 +148,19 @@ def test_what_does_not_fit_is_refused(folder, tmp_path, capsys):
     (folder / "experiment.json").write_text(json.dumps({**HEADER, "schema": 9, "runs": {}}))
     assert main(["collect", str(folder)]) == 1
     assert "another version" in capsys.readouterr().err
-    (tmp_path / "bad.json").write_text('{"schema": 1}')
-    with pytest.raises(ValueError, match="no results file"):
-        read_results(tmp_path / "bad.json")
+    (tmp_path / "bad.json").write_text('{"schema": 1, "records": [{"status": "finished"}]}')
+    with pytest.raises(ValueError, match=r"bad\.json is damaged \(records\[0\].row is missing"):
+        read_table(tmp_path / "bad.json")
 
 
 def test_one_record_a_line(folder, tmp_path):
     path = tmp_path / "deep" / "mine.json"
-    write_results(path, collect(folder))
-    assert read_results(path) == collect(folder)
-    assert sum(line.startswith('{"row"') for line in path.read_text().splitlines()) == 4
-    write_results(path, {**collect(folder), "records": []})
-    assert read_results(path)["records"] == []
+    table = collect(folder, [])
+    write_results(path, table)
+    assert read_table(path) == table
+    assert sum(line.startswith('{"status"') for line in path.read_text().splitlines()) == 4
+    write_results(path, replace(table, records=()))
+    assert read_table(path).records == ()
 
 
 def test_thinning_keeps_the_ends():

@@ -1,0 +1,454 @@
+"""A run's record: what was run, on what data, how it went and what came out. Needs no torch.
+
+One type is written, read (also what earlier versions wrote) and thinned here, and nowhere else.
+A run's folder holds
+
+=====================  ====================================================================
+``record.json``        a :class:`Record`
+``curves.jsonl``       one JSON object a line: step, epoch, split, loss, metric, lr, seconds
+``model.safetensors``  the selected weights, with the model's options in ``config.json``
+``checkpoints/``       the last two states; deleted when the run has finished
+=====================  ====================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, TypedDict
+
+from longlens.files import replace_file, to_json
+from longlens.training.log import CURVES, Log
+from longlens.training.options import PLACEMENT, TrainOptions
+from longlens.untrusted import check_shape, parse_json, shape_of
+
+SCHEMA = 2
+"""Of records, results, labels of experiments and audits. 1 had ``speed.seconds`` for
+``train_seconds``, ``seconds`` in the points of audits, and two meanings of ``wall_seconds``."""
+RECORD = "record.json"
+STATUSES = ("running", "finished", "stopped", "failed")
+BUSY = "busy"  # the status of a run that another process works on
+DAMAGED = "damaged"  # the status of a run whose record cannot be read
+POINTS = 60  # of a thinned curve
+DIGITS = 6  # significant ones of a thinned record
+# Two equal runs differ in these alone.
+TIMES = ("started", "ended", "events", "speed", "train_seconds", "wall_seconds", "peak_memory_mib")
+CURVE_LINE = {
+    "step": int, "split": str, "loss?": (int, float), "epoch?": (int, float),
+    "seconds?": (int, float), "*": (int, float, str, None),
+}  # fmt: skip
+# Short names of places in a record, for `longlens runs`.
+FIELDS = {
+    "tokens/s": "speed.tokens_per_second",
+    "flop/s": "speed.flops_per_second",
+    "peak": "speed.share_of_peak",
+    "seconds": "train_seconds",
+    "memory": "peak_memory_mib",
+    "commit": "provenance.commit",
+    "torch": "provenance.torch",
+    "data": "data.identity",
+    "stands_in_for": "data.stands_in_for",
+}
+
+Groups = dict[str, dict[str, float | None]]  # by depth: {"3": {"accuracy": 0.5, "count": 8}}
+Metrics = dict[str, float | Groups | None]  # of a split: {"loss": 0.7, "accuracy_by_depth": …}
+
+
+class Data(TypedDict, total=False):
+    """What a run was trained on; ``identity`` is the hash of its content."""
+
+    name: str
+    identity: str
+    version: int
+    options: dict[str, Any]
+    examples: dict[str, int]
+    stands_in_for: str
+    selected_on: str
+
+
+class MetricName(TypedDict, total=False):
+    """What runs on a task are judged by."""
+
+    name: str
+    higher_is_better: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """All that is kept of a run beside its weights and its curves.
+
+    >>> record = Record(status="finished", metric={"name": "accuracy"},
+    ...                 metrics={"test": {"loss": 1.0, "accuracy": 0.5}})
+    >>> record.value("test"), record.get("test.loss"), record.value("validation")
+    (0.5, 1.0, None)
+    """
+
+    status: str
+    """One of ``STATUSES``; "busy" and "damaged" stand in no file."""
+    name: str = ""
+    """Of the run's folder."""
+    error: str | None = None
+    row: str | int | float | None = None
+    """Where an experiment's table shows the run."""
+    column: str | int | float | None = None
+    task: str | None = None
+    mixer: str | None = None
+    protocol: str | None = None
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of ``longlens train``; in results those alone that are not the default."""
+    provenance: dict[str, str | int | float | bool | None] = field(default_factory=dict)
+    clean: bool | None = None
+    """Whether the code was that of its commit."""
+    data: Data = field(default_factory=Data)
+    metric: MetricName = field(default_factory=MetricName)
+    metrics: dict[str, Metrics | None] = field(default_factory=dict)
+    """By split, at the selected step."""
+    parameters: int | None = None
+    device: str | None = None
+    deterministic: bool | None = None
+    world_size: int | None = None
+    steps: int | None = None
+    total_steps: int | None = None
+    micro_batch: int | None = None
+    selected_step: int | None = None
+    epochs: float | None = None
+    started: str | None = None
+    ended: str | None = None
+    train_seconds: float | None = None
+    """Of training itself, in all processes: steps, evaluations and checkpoints, without pauses."""
+    wall_seconds: float | None = None
+    """From ``started`` to ``ended`` by the clock, with data, compilation and pauses."""
+    speed: dict[str, float | None] = field(default_factory=dict)
+    """Rates over the steps that nothing interrupted."""
+    peak_memory_mib: float | None = None
+    ablations: dict[str, Any] | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+    curves: dict[str, list[list[float | None]]] = field(default_factory=dict)
+    """In results, ``split.quantity`` to pairs of step and value, thinned."""
+    folder: Path | None = field(default=None, compare=False)
+    """Where it was read; stands in no file."""
+
+    @classmethod
+    def from_json(
+        cls, values: Mapping[str, Any], folder: Path | None = None, where: str = "it"
+    ) -> Record:
+        """Make a record of what :func:`read_document` read; keys that are not known are left out.
+
+        Raises:
+            ValueError: a value is not of its type.
+        """
+        check_shape(values, _record_shape(), where)
+        known = {f.name for f in fields(cls) if f.name != "folder"}
+        return cls(
+            **{k: v for k, v in values.items() if k in known and v is not None}, folder=folder
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; what the record does not say is left out."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
+        return {k: v for k, v in values.items() if v is not None and v not in ({}, [], "")}
+
+    def get(self, name: str) -> Any:
+        """The value of a column of ``longlens runs``, None where there is none.
+
+        ``validation`` and ``test`` are the metric there, ``test.loss`` another one; further names
+        are those of ``FIELDS``, of the record and of the options; a dot reaches into a nested one.
+        """
+        split, _, which = name.partition(".")
+        if split in ("validation", "test"):
+            return inside(self.metrics, f"{split}.{which or self.metric_name}")
+        value = inside(vars(self), FIELDS.get(name, name))
+        return inside(self.options, name) if value is None else value
+
+    @property
+    def metric_name(self) -> str:
+        """The name of the metric that runs of this task are judged by."""
+        return self.metric.get("name") or "loss"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was trained to its end."""
+        return self.status == "finished"
+
+    def value(self, split: str) -> float | None:
+        """The metric on a split; None if the run is not finished or the metric is not finite."""
+        value = (self.metrics.get(split) or {}).get(self.metric_name)
+        return float(value) if self.is_finished and isinstance(value, int | float) else None
+
+    def groups(self, split: str = "test") -> dict[str, Groups]:
+        """The metrics by group: {"accuracy_by_depth": {"3": {"accuracy": 0.5, "count": 8}}}."""
+        metrics = self.metrics.get(split) or {}
+        return {name: table for name, table in metrics.items() if isinstance(table, dict)}
+
+    def without_times(self) -> Record:
+        """What two equal runs share."""
+        blank = Record(status="")
+        return replace(self, **{name: getattr(blank, name) for name in TIMES})
+
+    def thinned(self, lines: Iterable[Mapping[str, Any]] = ()) -> Record:
+        """What results keep: options that were given, rounded numbers, and thinned curves.
+
+        Args:
+            lines: of the run's curves.
+        """
+        status, error = self.status, self.error
+        if status not in ("finished", "failed", "stopped"):
+            status = "failed" if status == DAMAGED else "stopped"
+            error = error or "no end is recorded: killed, or still running"
+        curves: dict[str, list[list[float | None]]] = {}
+        epochs = self.epochs
+        for line in lines:
+            epochs = max(epochs or 0.0, line.get("epoch") or 0.0)
+            for quantity in dict.fromkeys(("loss", self.metric_name)):
+                if isinstance(value := line.get(quantity), int | float):
+                    points = curves.setdefault(f"{line['split']}.{quantity}", [])
+                    points.append([line["step"], value])
+        rounded = Record(**{name: _rounded(value) for name, value in vars(self).items()})
+        return replace(
+            rounded,
+            status=status,
+            error=error,
+            options=given_options(self.options),
+            epochs=epochs,
+            events=[],
+            curves={name: _rounded(thin(points, POINTS)) for name, points in curves.items()},
+        )
+
+
+@cache
+def _record_shape() -> Any:
+    shape = shape_of(Record)
+    del shape["folder?"]
+    return shape
+
+
+def inside(values: Any, path: str) -> Any:
+    """The value at a path of keys with dots between them, None where there is none.
+
+    >>> inside({"a": {"b": 1}}, "a.b"), inside({"a": 2}, "a.b")
+    (1, None)
+    """
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, Mapping) else None
+    return values
+
+
+def now() -> str:
+    """The time, in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def seconds_between(started: str | None, ended: str | None) -> float | None:
+    """By the clock; None where a time is missing or is none.
+
+    >>> seconds_between("2026-01-01T00:00:00+00:00", "2026-01-01T00:01:30+00:00")
+    90.0
+    """
+    try:
+        first, last = (datetime.fromisoformat(time or "") for time in (started, ended))
+        return (last - first).total_seconds()
+    except (ValueError, TypeError):  # no dates, or only one of them with a time zone
+        return None
+
+
+def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Task, mixer and seed, and the options that decide what is computed and are not the default.
+
+    >>> given_options({"task": "text", "lr": 0.1, "dim": 128, "runs": "runs"})
+    {'task': 'text', 'lr': 0.1}
+    """
+    defaults = TrainOptions().to_json()
+    return {
+        name: value
+        for name, value in options.items()
+        if name in ("task", "mixer", "seed")
+        or (name not in PLACEMENT and value != defaults.get(name))
+    }
+
+
+def thin(points: Sequence[Any], most: int) -> list[Any]:
+    """At most ``most`` of the points, evenly chosen, with the first and the last.
+
+    >>> thin([0, 1, 2, 3, 4, 5, 6], 3)
+    [0, 3, 6]
+    """
+    if len(points) <= most:
+        return list(points)
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return value
+
+
+# ---------------------------------------------------------------------- writing
+
+
+class RecordWriter(Log):
+    """The folder of a run that is being trained: its record, replaced as a whole, and its curves.
+
+    >>> import tempfile
+    >>> writer = RecordWriter(Path(tempfile.mkdtemp()) / "a")
+    >>> writer.update(status="running", seed=3)
+    >>> writer.close()
+    >>> read_record(writer.folder) == Record(name="a", status="running", seed=3)
+    True
+    """
+
+    def __init__(self, folder: Path, tensorboard: bool = False) -> None:
+        there = (folder / RECORD).exists()
+        self.record = read_record(folder) if there else Record(name=folder.name, status="")
+        super().__init__(folder, tensorboard)
+
+    def update(self, **values: Any) -> None:
+        """Set fields of the record, atomically."""
+        self.record = replace(self.record, **values)
+        content = {"schema": SCHEMA, **self.record.to_json()}
+        replace_file(self.folder / RECORD, to_json(content))
+
+    def event(self, kind: str, **details: Any) -> None:
+        """Add an event (resume, skip …) with the time."""
+        self.update(events=[*self.record.events, {"kind": kind, "time": now(), **details}])
+
+    def end(self, status: str, **values: Any) -> None:
+        """Say that the run has ended, and how."""
+        ended = now()
+        wall = seconds_between(self.record.started, ended)
+        self.update(status=status, ended=ended, wall_seconds=wall, **values)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a JSON file of this or an earlier schema: a record, labels, results, an audit.
+
+    Raises:
+        ValueError: it cannot be read, is damaged, or a newer version wrote it.
+    """
+    try:
+        values = parse_json(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is damaged (it is {values!r:.60})")
+    schema = values.get("schema")
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
+        raise ValueError(f"{path} is of another version; this one reads schema 1 to {SCHEMA}")
+    return upgrade(values)
+
+
+def upgrade(values: dict[str, Any]) -> dict[str, Any]:
+    """The content of a file of an earlier schema as this one has it.
+
+    >>> upgrade({"schema": 1, "status": "failed", "speed": {"seconds": 2.0}})["train_seconds"]
+    2.0
+    """
+    if values["schema"] == SCHEMA:
+        return values
+    lists = {
+        key: [_upgraded(entry) for entry in values[key]]
+        for key in ("records", "points", "global")
+        if isinstance(values.get(key), list)
+    }
+    return {**_upgraded(values), **lists, "schema": SCHEMA}
+
+
+def _upgraded(entry: Any) -> Any:
+    """A record or a point of an audit, of schema 1."""
+    if not isinstance(entry, dict):
+        return entry  # damaged; who checks its shape says so
+    entry = dict(entry)
+    if "receptive_field" in entry:
+        entry["train_seconds"] = entry.pop("seconds", None)
+    if isinstance(speed := entry.get("speed"), dict):
+        entry["speed"] = {name: rate for name, rate in speed.items() if name != "seconds"}
+        entry["train_seconds"] = speed.get("seconds")
+    if "started" in entry:
+        entry["wall_seconds"] = seconds_between(entry["started"], entry.get("ended"))
+    return entry
+
+
+def read_record(folder: Path | str) -> Record:
+    """Read a run's ``record.json``.
+
+    Raises:
+        ValueError: there is none, it is damaged, or a newer version wrote it.
+    """
+    path = Path(folder) / RECORD
+    if not path.exists():
+        raise ValueError(f"{folder} is no run: it has no {RECORD}")
+    values = read_document(path)
+    try:
+        record = Record.from_json(values, Path(folder))
+        if record.is_finished:
+            for name in ("options", "data.identity", "metric.name", "metrics"):
+                if not inside(vars(record), name):
+                    raise ValueError(f"{name} is missing")
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error})") from None
+    return record
+
+
+def read_curves(folder: Path | str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run's curves; a last line that is not yet whole is left out.
+
+    Raises:
+        ValueError: another line is damaged.
+    """
+    path = Path(folder) / CURVES
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                values = parse_json(line)
+                check_shape(values, CURVE_LINE)
+            except ValueError as error:
+                raise ValueError(f"{path} is damaged in line {number} ({error})") from None
+            yield values
+
+
+def check_same_data(records: Iterable[Record]) -> None:
+    """Raise where two finished runs on the same task with the same options had different data.
+
+    >>> runs = [Record(status="finished", data={"name": "mine", "identity": i}, row="LaS")
+    ...         for i in ("one", "other")]
+    >>> check_same_data(runs)
+    Traceback (most recent call last):
+    ValueError: runs on mine were trained on different data: LaS, seed 0 on one…, LaS, seed 0 ...
+    """
+    seen: dict[str, Record] = {}
+    for record in records:
+        name, identity = record.data.get("name"), record.data.get("identity")
+        if not record.is_finished or not identity:
+            continue
+        mixed = bool(record.options.get("mix_easier"))
+        kind = [name, record.options.get("task_options") or {}, mixed]
+        other = seen.setdefault(json.dumps(kind, sort_keys=True), record)
+        if other.data["identity"] != identity:
+            first, second = (f"{_place(r)} on {r.data['identity'][:16]}…" for r in (other, record))
+            raise ValueError(
+                f"runs on {name} were trained on different data: {first}, {second}; "
+                "delete those of the data that do not count, or train them again"
+            )
+
+
+def _place(record: Record) -> str:
+    words = [record.row, record.column, f"seed {record.seed}"]
+    return ", ".join(str(word) for word in words if word is not None)

@@ -1,0 +1,75 @@
+"""What the loop writes while it trains: curves, a line at a time, and events."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from longlens.files import disk_faults_named, finite, make_folder, sync_folder
+
+CURVES, CHECKPOINTS = "curves.jsonl", "checkpoints"  # in a run's folder
+
+
+class Log:
+    r"""The curves of a run, in its folder; ``longlens.runs`` keeps a record of it beside them.
+
+    >>> import tempfile
+    >>> log = Log(Path(tempfile.mkdtemp()) / "a")
+    >>> log.curve({"step": 1, "split": "train", "loss": 2.0})
+    >>> log.close()
+    >>> (log.folder / CURVES).read_text()
+    '{"step": 1, "split": "train", "loss": 2.0}\n'
+    """
+
+    def __init__(self, folder: Path, tensorboard: bool = False) -> None:
+        make_folder(folder)
+        self.folder = folder
+        # without a buffer: a line that a full disk refused is not tried again when it is closed
+        self._curves = (folder / CURVES).open("ab", buffering=0)
+        self._board = _open_board(folder) if tensorboard else None
+
+    def event(self, kind: str, **details: Any) -> None:
+        """Something happened beside the curves: a resume, a step that was skipped …"""
+
+    def curve(self, line: Mapping[str, Any]) -> None:
+        """Append a line to the curves."""
+        rest = memoryview((json.dumps(finite(line), allow_nan=False) + "\n").encode())
+        with disk_faults_named(self.folder / CURVES):
+            while rest:  # a disk that is almost full takes a part
+                rest = rest[self._curves.write(rest) :]
+        if self._board is not None:
+            for key, value in line.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(f"{line['split']}/{key}", value, line["step"])
+
+    def curve_bytes(self) -> int:
+        """The curves' length, after all of it is on the disk."""
+        sync_folder(self.folder)
+        os.fsync(self._curves.fileno())
+        return self._curves.tell()
+
+    def cut_curves(self, length: int) -> None:
+        """Forget what was written after a checkpoint that had ``length`` bytes of curves."""
+        if self._curves.tell() < length:
+            raise ValueError(
+                f"{self.folder / CURVES} is shorter than when the checkpoint was written"
+            )
+        self._curves.truncate(length)
+        self._curves.seek(length)
+
+    def close(self) -> None:
+        """Close the curves."""
+        self._curves.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _open_board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError("tensorboard=true needs: pip install tensorboard") from None
+    return SummaryWriter(str(folder / "tensorboard"))
