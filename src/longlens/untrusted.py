@@ -100,7 +100,7 @@ def shape_of(kind: Any) -> Any:
     A dataclass's fields with a default and all keys of a TypedDict may be missing or null.
 
     >>> shape_of(dict[str, list[float | None]])
-    {'*': [(int, float, None)]}
+    {'*': [(<class 'int'>, <class 'float'>, None)]}
     """
     origin, inner = get_origin(kind), [shape_of(part) for part in get_args(kind)]
     if origin in (Union, UnionType):

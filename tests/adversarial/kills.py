@@ -280,7 +280,7 @@ def kill_commands(folder: Path, wanted: int, chance: random.Random) -> Counts:
         assert load(name, one, **options).identity == load(name, other, **options).identity
     left, right = outcome(one / "runs" / "a"), outcome(other / "runs" / "a")
     for found in (left, right):
-        found["record"]["options"].pop("root")
+        found["record"].options.pop("root")
     assert left == right
     return {"kills": kills, "commands_ended": ended}
 

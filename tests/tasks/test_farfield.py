@@ -270,7 +270,7 @@ def train(task, mixer, tmp_path, **options):
     values = dict(dim=32, depth=2, steps=300, batch_size=32, lr=3e-3, progress=False, device="cpu",
                   task=task, mixer=mixer, root=str(tmp_path),
                   runs=str(tmp_path / "runs"))  # fmt: skip
-    return train_run(TrainOptions(**values | options))["metrics"]["test"]["accuracy"]
+    return train_run(TrainOptions(**values | options)).value("test")
 
 
 def test_a_pooled_model_is_refused_where_the_task_has_a_read_out(tmp_path):

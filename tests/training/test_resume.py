@@ -68,7 +68,7 @@ def test_a_signal_saves_and_the_run_goes_on_exactly(run_options, monkeypatch, st
     assert read_record(folder).status == "stopped"
     assert train_run(replace(options, checkpoint_seconds=0.0)).status == "finished"
     resumed = read_record(folder)
-    assert [event["step"] for event in resumed["events"]] == [step]
+    assert [event["step"] for event in resumed.events] == [step]
     alone = outcome(folder.parent / "alone")
     mine = outcome(folder)
     assert mine == alone

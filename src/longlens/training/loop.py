@@ -29,12 +29,12 @@ from longlens.training.faults import (
     out_of_memory_message,
 )
 from longlens.training.job import Job, Result, State
+from longlens.training.log import Log
 from longlens.training.objective import SUMS
 from longlens.training.optim import Schedule, warmup_steps
 from longlens.training.options import TrainOptions
 from longlens.training.progress import CurveDisplay, Meter
 from longlens.training.randomness import key, seed_everything
-from longlens.training.log import Log
 from longlens.training.rehearse import choose_micro_batch, choose_steps
 from longlens.training.resume import RunCheckpoints
 from longlens.weights import save_tensors

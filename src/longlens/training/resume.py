@@ -16,8 +16,8 @@ from longlens.training.checkpoint import Checkpoint, layout_difference
 from longlens.training.distributed import Ranks
 from longlens.training.faults import TrainingError
 from longlens.training.job import Job, State
-from longlens.training.options import TrainOptions, difference, recorded_identity
 from longlens.training.log import CHECKPOINTS, CURVES, Log
+from longlens.training.options import TrainOptions, difference, recorded_identity
 
 
 class RunCheckpoints:
