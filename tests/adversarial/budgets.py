@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from longlens.ops.las.call import Call
 from longlens.ops.las.decay import FOLD_RANGE
 from longlens.ops.las.reference import reference_weights
 
@@ -32,8 +33,7 @@ def allowed_error(dtype: torch.dtype, q, k, v, call: dict):
         products, total = products * decay, total * decay
         span = max(q.shape[2], k.shape[2])
         steps = steps + 2 * (rate * (distance + span)).clamp(max=FOLD_RANGE[torch.float64])
-    plain = dict(call, window=1)
-    weights = reference_weights(q, k, **plain)
+    weights = reference_weights(Call(q, k, v, **dict(call, window=1)))
     score_error = 8 * u * products + w * steps * total
     score_error = torch.where(weights > 0, score_error, 0)
     row_error = (weights * score_error).sum(-1, keepdim=True)
@@ -56,7 +56,7 @@ def gradient_terms(q, k, v, grad, call: dict) -> list[float]:
     """
     group = q.shape[1] // k.shape[1]
     k, v = (t.repeat_interleave(group, dim=1) for t in (k, v))
-    weights = reference_weights(q, k, **dict(call, window=1))
+    weights = reference_weights(Call(q, k, v, **dict(call, window=1)))
     columns = v.abs().amax(2, keepdim=True)
     inner = 2 * (grad * columns).square().sum(-1, keepdim=True).sqrt()
     scores = weights * inner * call["scale"]

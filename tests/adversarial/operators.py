@@ -8,6 +8,7 @@ import torch
 
 from longlens import las_attention
 from longlens.ops.las import explain, las_attention_packed, las_attention_varlen
+from longlens.ops.las.call import Call
 from longlens.ops.las.decode import LaSCache
 from longlens.ops.las.reference import reference
 from longlens.ops.rotary import rotary_angles, rotate
@@ -32,7 +33,7 @@ class Result:
         q, k, v = (t.detach().double().contiguous() for t in (self.q, self.k, self.v))
         if not self.found.isfinite().all():
             return "not finite"
-        expected = reference(q, k, v, **self.call)
+        expected = reference(Call(q, k, v, **self.call))
         limit = allowed_error(attack.dtype, q, k, v, self.call)
         off = (self.found.double() - expected).abs() / limit
         return "" if off.max() <= 1 else f"{float(off.max()):.3g} times the error allowed"

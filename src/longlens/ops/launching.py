@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def _installed() -> bool:
@@ -21,18 +23,106 @@ INSTALLED = _installed()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton, too, reads it once
 # The interpreter, which tests kernels on a CPU, has no bfloat16.
 DTYPES = (torch.float32, torch.float16) + (() if INTERPRETED else (torch.bfloat16,))
+MOST_LAUNCHES = 4096  # whose compiled kernels are remembered
+
+_compiled: dict[Any, tuple[Any, list[Any]]] = {}
 
 
-def on_device(x: Tensor) -> AbstractContextManager[object]:
-    """Launch kernels where x is; entering a device costs as much as a launch, so only if needed."""
-    if not x.is_cuda or x.device.index == torch.cuda.current_device():
-        return nullcontext()
-    return torch.cuda.device(x.device)
+def launch(
+    kernel: Any,
+    grid: tuple[int, ...],
+    tensors: Sequence[Tensor | None],
+    numbers: Sequence[int | float],
+    **constants: Any,
+) -> None:
+    """``kernel[grid](*tensors, *numbers, **constants)``, on the device of the first tensor.
+
+    Triton finds the compiled form of a kernel anew at each launch, from dtypes and alignment of
+    tensors and from numbers, and takes longer for it than small kernels run. Here one key of all
+    these finds it. A kernel's constants follow its tensors and numbers.
+    """
+    if INTERPRETED:
+        kernel[grid](*tensors, *numbers, **constants)
+        return
+    first = tensors[0]
+    assert first is not None
+    device = first.device.index
+    if device != torch.cuda.current_device():  # entering a device costs as much as a launch
+        with torch.cuda.device(first.device):
+            launch(kernel, grid, tensors, numbers, **constants)
+        return
+    kinds = [None if t is None else (t.dtype, t.data_ptr() % 16 == 0) for t in tensors]
+    key = (id(kernel), device, *kinds, *numbers, *constants.items())
+    found = _compiled.get(key)
+    if found is not None:
+        compiled, last = found
+        compiled[(*grid, 1, 1)[:3]](*tensors, *numbers, *last)
+        return
+    compiled = kernel[grid](*tensors, *numbers, **constants)
+    if len(_compiled) >= MOST_LAUNCHES:
+        _compiled.clear()
+    if compiled is not None:
+        names = kernel.arg_names[len(tensors) + len(numbers) :]
+        _compiled[key] = compiled, [constants[name] for name in names]
 
 
 def watched() -> bool:
     """Whether somebody counts operators: then kernels that count must run as such."""
     return torch._C._len_torch_dispatch_stack() > 0
+
+
+def fused_operator(
+    name: str,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    *,
+    like: tuple[Callable[..., Any], Callable[..., Any]],
+    setup: Callable[[Any, Any, Any], None],
+    differentiate: Callable[[Any, Callable[..., Any], tuple[Any, ...]], tuple[Any, ...]],
+    outputs: int,
+) -> tuple[Any, Callable[..., Any]]:
+    """Kernels with a gradient: as an operator, and as a function that eager code takes instead.
+
+    Compilers, exports and counters of arithmetic see the operator ``longlens::name``. Eager code
+    takes an autograd function around the same launches, since an operator's bookkeeping takes the
+    host longer than these kernels take the device.
+
+    Args:
+        name: of the operator.
+        forward: launches the kernels; all that it returns is kept for `setup`.
+        backward: launches those of the gradients.
+        like: functions that return what `forward` and `backward` do, without computing it.
+        setup: (ctx, inputs, outputs) keeps what the backward pass needs.
+        differentiate: (ctx, backward, grads) returns a gradient for each input.
+        outputs: how many results of `forward`, the first ones, have a gradient.
+    """
+    operator = torch.library.custom_op(f"longlens::{name}", mutates_args=())(forward)
+    operator.register_fake(like[0])
+    reverse = torch.library.custom_op(f"longlens::{name}_backward", mutates_args=())(backward)
+    reverse.register_fake(like[1])
+    operator.register_autograd(
+        lambda ctx, *grads: differentiate(ctx, reverse, grads[:outputs]), setup_context=setup
+    )
+
+    class Eager(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+            found = forward(*inputs)
+            ctx.set_materialize_grads(False)
+            setup(ctx, inputs, found)
+            return tuple(found[:outputs])
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+            return differentiate(ctx, backward, grads)
+
+    def apply(*inputs: Any) -> Any:
+        if torch.compiler.is_compiling() or watched():
+            return operator(*inputs)[:outputs]
+        return Eager.apply(*inputs)  # type: ignore[no-untyped-call]
+
+    return operator, apply
 
 
 def next_power_of_2(n: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from longlens.ops.launching import DTYPES, INSTALLED, INTERPRETED, next_power_of_2, on_device
+from longlens.ops.launching import DTYPES, INSTALLED, INTERPRETED, launch, next_power_of_2
 
 WIDEST = 256  # columns of a tile
 TILE = 2048  # numbers that a program reads of each tensor at a time
@@ -82,14 +82,13 @@ def column_moments(x: Tensor, real: Tensor | None) -> Tensor:
     count = x.new_empty(programs, dtype=torch.float32)
     mean, square = (x.new_empty(programs, width, dtype=torch.float32) for _ in range(2))
     out = x.new_empty(3, width, dtype=torch.float32)
-    with on_device(x):
-        moments_kernel[(programs, -(-width // shape["BD"]))](
-            x, None if real is None else real.contiguous(), count, mean, square, len(x), tiles,
-            MASKED=real is not None, **shape,
-        )  # fmt: skip
-        join_moments_kernel[(-(-width // JOIN["BD"]),)](
-            count, mean, square, out, programs, D=width, **JOIN
-        )
+    launch(
+        moments_kernel, (programs, -(-width // shape["BD"])),
+        [x, None if real is None else real.contiguous(), count, mean, square], [len(x), tiles],
+        MASKED=real is not None, **shape,
+    )  # fmt: skip
+    join = (-(-width // JOIN["BD"]),)
+    launch(join_moments_kernel, join, [count, mean, square, out], [programs], D=width, **JOIN)
     return out
 
 
@@ -108,11 +107,11 @@ def scaled_sums(grad: Tensor, x: Tensor, mean: Tensor, rate: Tensor) -> Tensor:
     width = shape["D"]
     part = x.new_empty(2, programs, width, dtype=torch.float32)
     out = x.new_empty(2, width, dtype=torch.float32)
-    with on_device(x):
-        scaled_sums_kernel[(programs, -(-width // shape["BD"]))](
-            grad, x, mean, rate, part, len(x), tiles, **shape
-        )
-        join_sums_kernel[(-(-width // JOIN["BD"]), 2)](part, out, programs, D=width, **JOIN)
+    tensors = [grad, x, mean, rate, part]
+    grid = (programs, -(-width // shape["BD"]))
+    launch(scaled_sums_kernel, grid, tensors, [len(x), tiles], **shape)
+    join = (-(-width // JOIN["BD"]), 2)
+    launch(join_sums_kernel, join, [part, out], [programs], D=width, **JOIN)
     return out
 
 

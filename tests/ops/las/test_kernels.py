@@ -9,16 +9,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from longlens import LaSAttention, SoftmaxAttention, decay_rates, las_attention
 from longlens.models.count import flop_count
 from longlens.ops.las import las_attention_packed, las_attention_varlen
-from longlens.ops.las.api import explain, kernel_refusal
-from longlens.ops.las.call import make_call
-from longlens.ops.las.decay import fold
+from longlens.ops.las.api import explain
+from longlens.ops.las.call import Call, check
+from longlens.ops.las.decay import fold, fold_square
 from longlens.ops.las.decode import LaSCache
-from longlens.ops.las.fused import folded_inputs
-from longlens.ops.las.parts import fold_square
+from longlens.ops.las.plan import Assumed, Plan
+from longlens.ops.las.prepare import folded_inputs
 from longlens.ops.las.smoothing import pool_values
 from longlens.ops.las.triton.attention_op import las_kernel
 from longlens.ops.las.triton.mirror_op import las_mirrored, mirrored_attention
-from longlens.ops.las.triton.prologue_op import Plan, las_prologue
+from longlens.ops.las.triton.prologue_op import Layout, las_prologue
 from longlens.ops.rotary import rotary_angles, rotate
 
 from .cases import Case, cases, over_budget
@@ -46,8 +46,12 @@ READINGS = [
 
 def refused(case):
     q, k, v, alpha, mask, _ = case.tensors(torch.float32)
-    call = make_call(q, k, v, alpha=alpha, key_mask=mask, enable_gqa=True, **case.options)
-    return kernel_refusal(call)
+    try:
+        options = case.options | dict(alpha=alpha, key_mask=mask, enable_gqa=True)
+        explain(q, k, v, impl="triton", **options)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 @given(cases(lengths=(1, 2, 5, 31, 64, 97, 131)))
@@ -125,8 +129,11 @@ def test_the_prologue_once():
     check_prologue(torch.float32, True, True, "renormalize")
 
 
+def by_prologue(alpha_max, equal_in_group=False):
+    return Plan("sdpa", "folded", assumed=Assumed(alpha_max, equal_in_group), prologue=True)
+
+
 def check_prologue(dtype, packed, rotary, edge):
-    heads = (4, 2)
     all_heads = torch.randn(2, 150, 8, 16, dtype=dtype).transpose(1, 2)
     mask = torch.rand(2, 150) > 0.3
     pooling = dict(window=5, smoothing="causal", edge=edge, key_mask=mask)
@@ -138,10 +145,9 @@ def check_prologue(dtype, packed, rotary, edge):
         angles = rotary_angles(torch.arange(150), 16) if rotary else None
         parts = source.split([4, 2, 2], dim=1)
         if fused:
-            *outs, scale = folded_inputs(
-                [source] if packed else list(parts), heads, alpha=alpha, alpha_max=0.02,
-                equal_in_group=False, scale=1.0, angles=angles, **pooling,
-            )  # fmt: skip
+            call = Call(*parts, alpha=alpha, scale=1.0, enable_gqa=True, **pooling)
+            call.packed, call.angles = source if packed else None, angles
+            *outs, scale = folded_inputs(check(call), by_prologue(0.02))
         else:
             *outs, scale = plain_inputs(*parts, alpha, angles, pooling, copies=2)
         torch.manual_seed(1)
@@ -201,11 +207,9 @@ def op_arguments(grad):
 def test_opcheck(grad):
     q, k, v, alpha = op_arguments(grad)
     mask = torch.rand(1, 20) > 0.2
-    torch.library.opcheck(las_kernel, (q, k, v, alpha, mask, None, 20, 0, 0, False, 0.3))
-    plan = list(Plan(2, 1, 1, 2, 2, 0, 20, 8))
-    torch.library.opcheck(
-        las_prologue, ([q, k, v], alpha, mask, None, None, None, None, None, plan, 1.0)
-    )
+    torch.library.opcheck(las_kernel, (q, k, v, alpha, mask, None, [20, 0, 0, 0], 0.3))
+    layout = list(Layout(2, 1, 1, 2, 2, 0, 20, 8))
+    torch.library.opcheck(las_prologue, (q, k, v, alpha, mask, None, None, None, None, layout))
 
 
 @pytest.mark.filterwarnings("ignore:Input #. requires gradient and is not a double")
@@ -214,7 +218,7 @@ def test_gradients_against_finite_differences():
     q, k, v = (t[:, :, :6].detach().requires_grad_() for t in (q, k, v))
 
     def both_outputs(q, k, v, alpha):
-        return las_kernel(q, k, v, alpha, None, None, 6, 0, 0, False, 0.3)
+        return las_kernel(q, k, v, alpha, None, None, [6, 0, 0, 0], 0.3)
 
     # float32 differences: the step is large and the tolerance follows from its rounding
     torch.autograd.gradcheck(
@@ -267,7 +271,7 @@ def test_layers_and_plans():
         layer.impl = "sdpa"
         torch.testing.assert_close(layer(x), expected)
     q = torch.randn(1, 2, 8, 8)
-    assert explain(q, q, q, impl="triton").impl == "triton"
+    assert explain(q, q, q, impl="triton").route == "kernel"
 
 
 @short
@@ -288,11 +292,7 @@ def test_fold_agrees_with_the_layout_of_factors():
     # the prologue and the torch form must fold about the same centre
     q = torch.randn(1, 2, 9, 8)
     alpha = torch.tensor([0.0, 0.1])
-    pooling = dict(window=1, smoothing="causal", edge="zero", key_mask=None)
-    found, *_ = folded_inputs(
-        [q, q, q], (2, 2), alpha=alpha, alpha_max=0.1, equal_in_group=True, scale=1.0,
-        angles=None, **pooling,
-    )  # fmt: skip
+    found, *_ = folded_inputs(check(Call(q, q, q, alpha=alpha)), by_prologue(0.1, True))
     torch.testing.assert_close(found, fold(q, alpha, torch.arange(9) - 4.0))
 
 
@@ -350,7 +350,7 @@ def test_the_kernels_arithmetic_is_counted():
         found = flop_count(lambda o=options: las_attention(q, k, v, impl="triton", **o))
         assert once <= found < 1.5 * once
     bounds = torch.tensor([0, 10, 40])
-    packed = flop_count(lambda: las_kernel(q, k, v, None, None, bounds, 30, 0, 0, True, 0.3))
+    packed = flop_count(lambda: las_kernel(q, k, v, None, None, bounds, [30, 0, 0, 1], 0.3))
     assert packed == once * 30 // 40
     x = q.clone().requires_grad_()
     with FlopCounterMode(display=False) as counter:

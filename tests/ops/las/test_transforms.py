@@ -181,7 +181,7 @@ def test_a_second_backward_pass_raises_one_line(route):
 
 def test_parts_refuse_forward_mode():
     from longlens.ops.las.flash import FLASH, Part
-    from longlens.ops.las.merged import merged_attention
+    from longlens.ops.las.merge_op import merged_attention
 
     part = Part(FLASH, 0, 8, 0, True, False, False, 0.5)
     q = torch.randn(1, 2, 1, 8, 4)

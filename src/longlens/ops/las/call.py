@@ -1,98 +1,137 @@
-"""One call of LaS attention: its checked arguments, and how a chunked call becomes plain ones."""
+"""One call of LaS attention: its arguments, checked, and how a chunked call becomes plain ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
 from longlens.ops.las.transforms import needs_formula
+from longlens.ops.rotary import rotate
 
 
-@dataclass(frozen=True)
+class Packing(NamedTuple):
+    """Where sequences lie in one long row: (N+1,) bounds, and the longest that there may be."""
+
+    bounds: Tensor
+    longest: int
+
+    def places(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Of every token the number, the first token and the end of its sequence."""
+        token = torch.arange(tokens, device=self.bounds.device)
+        sequence = torch.searchsorted(self.bounds, token, right=True) - 1
+        return sequence, self.bounds[sequence], self.bounds[sequence + 1]
+
+
+@dataclass
 class Call:
-    """The checked arguments of one call, every default filled in."""
+    """The arguments of `las_attention`; `check` fills in its defaults.
+
+    Queries, keys and values may be views of one `packed` projection, and not yet rotated by
+    `angles`: the prologue, where it runs, reads and rotates them as they are.
+    """
 
     query: Tensor
     key: Tensor
     value: Tensor
-    alpha: Tensor | None
-    window: int
-    smoothing: str
-    edge: str
-    is_causal: bool
-    key_mask: Tensor | None
-    query_offset: int | Tensor
-    chunk: int | None
-    scale: float
-    alpha_max: float | None
-    formula: bool  # a derivative is asked for that no fused kernel has
+    alpha: Tensor | None = None
+    window: int = 1
+    smoothing: Any = None  # a str, once checked
+    edge: str = "zero"
+    is_causal: bool = True
+    key_mask: Tensor | None = None
+    query_offset: Any = None  # an int or a Tensor, once checked
+    chunk: int | None = None
+    alpha_max: float | None = None
+    scale: Any = None  # a float, once checked
+    enable_gqa: bool = False
+    packed: Tensor | None = None
+    angles: tuple[Tensor, Tensor] | None = None
+    packing: Packing | None = None  # of `las_attention_varlen`
+    formula: bool = False  # a derivative is asked for that no fused kernel has
 
-    def reading(self) -> dict[str, Any]:
-        """What the reference and the fast paths take besides query, key and value."""
-        skipped = ("query", "key", "value", "alpha_max", "formula")
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skipped}
+    @property
+    def banded(self) -> bool:
+        """Whether windows are cut at the query, so that smoothing does not move to the values."""
+        return self.smoothing == "masked" and self.window > 1
 
+    @property
+    def pools(self) -> bool:
+        """Whether values have to change before attention."""
+        return self.window > 1 or self.key_mask is not None
 
-def make_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    alpha: Tensor | None = None,
-    window: int = 1,
-    smoothing: str | None = None,
-    edge: str = "zero",
-    is_causal: bool = True,
-    key_mask: Tensor | None = None,
-    query_offset: int | Tensor | None = None,
-    chunk: int | None = None,
-    alpha_max: float | None = None,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Call:
-    """Check the arguments of `las_attention` and fill in its defaults."""
-    device = query.device.type
-    if device != "meta" and torch.is_autocast_enabled(
-        device
-    ):  # as SDPA does; α keeps its precision
-        dtype = torch.get_autocast_dtype(device)
-        query, key, value = (t.to(dtype) for t in (query, key, value))
-    check_tensors(query, key, value, enable_gqa)
-    smoothing = check_reading(window, smoothing, edge, is_causal, chunk, scale, alpha_max)
-    check_side_inputs(query, key, alpha, key_mask, query_offset)
-    return Call(
-        query=query,
-        key=key,
-        value=value,
-        alpha=alpha,
-        window=window,
-        smoothing=smoothing,
-        edge=edge,
-        is_causal=is_causal,
-        key_mask=key_mask,
-        query_offset=key.shape[2] - query.shape[2] if query_offset is None else query_offset,
-        chunk=chunk,
-        scale=query.shape[3] ** -0.5 if scale is None else float(scale),
-        alpha_max=alpha_max,
-        formula=needs_formula(query, key, value, alpha),
-    )
+    @property
+    def heads(self) -> tuple[int, int]:
+        """The number of heads of queries, and of keys and values."""
+        return self.query.shape[1], self.key.shape[1]
+
+    @property
+    def width(self) -> int:
+        """The larger of the widths of keys and values."""
+        return max(self.query.shape[3], self.value.shape[3])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """[packed], or [query, key, value]."""
+        return [self.query, self.key, self.value] if self.packed is None else [self.packed]
 
 
-def widened(call: Call) -> Call:
-    """float16 on a CPU as float32: a fold loses no digits there, and kernels are faster by far.
+def check(call: Call) -> Call:
+    """Check the arguments and fill in the defaults, in place."""
+    query, key = call.query, call.key
+    check_tensors(query, key, call.value, call.enable_gqa)
+    call.smoothing = check_reading(
+        call.window, call.smoothing, call.edge, call.is_causal, call.chunk, call.scale,
+        call.alpha_max,
+    )  # fmt: skip
+    check_side_inputs(query, key, call.alpha, call.key_mask, call.query_offset)
+    fill_in(call)
+    call.formula = needs_formula(query, key, call.value, call.alpha)
+    return call
+
+
+def fill_in(call: Call) -> None:
+    """The defaults of a call that needs no check."""
+    if call.smoothing is None:
+        call.smoothing = "causal" if call.is_causal else "centered"
+    if call.query_offset is None:
+        call.query_offset = call.key.shape[2] - call.query.shape[2]
+    call.scale = call.query.shape[3] ** -0.5 if call.scale is None else float(call.scale)
+
+
+def cast(call: Call) -> None:
+    """What autocast asks for, as SDPA does it; α keeps its precision."""
+    device = call.query.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        convert(call, torch.get_autocast_dtype(device))
+
+
+def convert(call: Call, dtype: torch.dtype) -> None:
+    """Queries, keys and values in another dtype."""
+    if not call.query.dtype == call.key.dtype == call.value.dtype == dtype:
+        unpack(call)
+        call.query, call.key, call.value = (t.to(dtype) for t in (call.query, call.key, call.value))
+
+
+def unpack(call: Call) -> None:
+    """Rotate now what no prologue will."""
+    if call.angles is not None:
+        call.query, call.key = rotate(call.query, *call.angles), rotate(call.key, *call.angles)
+    call.packed = call.angles = None
+
+
+def wants_float32(call: Call) -> bool:
+    """float16 on a CPU: a fold loses no digits in float32, and kernels are faster by far.
 
     Not without decay and smoothing: that is SDPA, bit for bit.
     """
     plain = call.alpha is None and call.window == 1
-    if call.query.dtype != torch.float16 or call.query.device.type != "cpu" or plain:
-        return call
-    query, key, value = call.query.float(), call.key.float(), call.value.float()
-    return replace(call, query=query, key=key, value=value)
+    half = call.query.dtype == call.key.dtype == call.value.dtype == torch.float16
+    return half and call.query.device.type == "cpu" and not plain
 
 
 def pieces(call: Call) -> Iterator[tuple[int, Call | None]]:
@@ -139,4 +178,5 @@ def _block_call(call: Call, row: int, rows: int, key: int, keys: int, blocks: in
         key_mask=mask,
         query_offset=call.query_offset + row - key,
         chunk=None,
+        packed=None,
     )

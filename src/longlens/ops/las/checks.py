@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import is_fake
 from longlens.ops.las.smoothing import EDGES, SMOOTHINGS
 from longlens.ops.las.transforms import functional
 
-IMPLEMENTATIONS = ("auto", "reference", "sdpa", "triton")
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 

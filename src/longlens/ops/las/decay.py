@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from longlens.ops.las.transforms import exporting
+
 SPACINGS = ("uniform", "literal", "geometric")
 
 # The largest α·n for which exp(±α·n/2) times ordinary activations stays a normal number in the
@@ -132,3 +134,22 @@ def fold(x: Tensor, alpha: Tensor, distance: Tensor, exponent: int = 0) -> Tenso
         return (x * _per_row(factor, x)).to(x.dtype)
     scaled: Tensor = _Scaled.apply(x, factor)  # type: ignore[no-untyped-call]
     return scaled
+
+
+def fold_square(
+    q: Tensor, k: Tensor, alpha: Tensor, alpha_max: float, scale: float, lag: int = 0
+) -> tuple[Tensor, Tensor, float]:
+    """Fold exp(-α(i + lag - j)) into the rows of q and k about their middle; returns the new scale.
+
+    Both have n rows, with α·n in range. `alpha` has one rate per head of q; k may have fewer heads
+    if α is constant inside each group.
+    """
+    n = q.shape[-2]
+    i = torch.arange(1 - n, n, 2, device=q.device) * 0.5
+    exponent = 0
+    if q.dtype == torch.float16:  # no factor above 1: no finite input can overflow
+        reach = FOLD_RANGE[q.dtype] if exporting() else alpha_max * n  # where n may be any number
+        exponent = -math.ceil(0.5 * reach / math.log(2))
+    q_folded = fold(q, alpha, i + lag, exponent)
+    k_folded = fold(k, alpha[:: q.shape[1] // k.shape[1]], -i, exponent)
+    return q_folded, k_folded, scale * 4.0**-exponent

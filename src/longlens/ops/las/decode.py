@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longlens.ops.las.call import Call
 from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
+from longlens.ops.las.plan import Assumed, Plan, Route, always, check_impl, choose
 from longlens.ops.las.row import full_scores
 from longlens.ops.las.smoothing import pool_values
 from longlens.ops.las.triton import why_not
@@ -141,25 +143,12 @@ class LaSCache:
         ``impl="triton"`` takes kernels without gradients that share out long caches.
         """
         self._check(query, alpha, scale)
-        n = self.length
-        if impl == "triton":
-            return self._attend_fused(query, alpha, scale)
-        B, heads, _, D = query.shape
-        kv_heads = self._key.shape[1]
-        key, pooled = self._key[:, :, :n], self._pooled[:, :, :n]
-        grouped = query.reshape(B, kv_heads, heads // kv_heads, D)
-        scores = full_scores(grouped, key) * (D**-0.5 if scale is None else scale)
-        if alpha is not None:
-            age = torch.arange(n - 1, -1, -1, device=query.device)
-            rate = alpha.to(scores.dtype).view(kv_heads, -1, 1)
-            scores = scores * torch.exp(-rate * age)
-        visible = self._visible()
-        if visible is not None:
-            scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
-        weights = scores.softmax(-1).to(pooled.dtype)
-        if visible is not None:  # a sequence without a single token yet
-            weights = weights.masked_fill(~visible.any(-1)[:, None, None, None], 0)
-        return (weights @ pooled).reshape(B, heads, 1, -1)
+        check_impl(impl)
+        n, scale = self.length, query.shape[3] ** -0.5 if scale is None else float(scale)
+        call = Call(query, self._key[:, :, :n], self._pooled[:, :, :n], alpha, scale=scale)
+        call.key_mask = self._visible()
+        route = choose(ROUTES, call, impl, Assumed())
+        return route.run(call, Plan(route.impl, route.name))
 
     def _check(self, query: Tensor, alpha: Tensor | None, scale: float | None) -> None:
         B, D = self._key.shape[0], self._key.shape[3]
@@ -178,20 +167,49 @@ class LaSCache:
             return None
         return self._real[:, : self.length] & self._same_block(self.tokens - 1, self.length)
 
-    def _attend_fused(self, query: Tensor, alpha: Tensor | None, scale: float | None) -> Tensor:
-        D, width = query.shape[3], self._pooled.shape[3]
-        reason = why_not(query.device, query.dtype, max(D, width))
-        tensors = [query, self._key, self._pooled, *([] if alpha is None else [alpha])]
-        if self._key.shape[0] * self._key.shape[1] > MOST_HEADS:
-            reason = f"Triton kernels take up to {MOST_HEADS:,} key heads of all sequences together"
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            reason = "the decoding kernels have no gradient; use torch.no_grad()"
-        if reason is not None:
-            raise ValueError(f"impl='triton' is not possible: {reason}; use 'auto'")
-        return decode_attention(
-            query, self._key[:, :, : self.length], self._pooled[:, :, : self.length], alpha=alpha,
-            mask=self._visible(), scale=D**-0.5 if scale is None else scale,
-        )  # fmt: skip
+
+def _no_kernel(call: Call, assumed: Assumed) -> str | None:
+    if call.key.shape[0] * call.key.shape[1] > MOST_HEADS:
+        return f"Triton kernels take up to {MOST_HEADS:,} key heads of all sequences together"
+    tensors = (call.query, call.key, call.value, call.alpha)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        return "the decoding kernels have no gradient; use torch.no_grad()"
+    return why_not(call.query.device, call.query.dtype, call.width)
+
+
+def _run_kernel(call: Call, plan: Plan) -> Tensor:
+    return decode_attention(
+        call.query, call.key, call.value, alpha=call.alpha, mask=call.key_mask, scale=call.scale
+    )
+
+
+def _run_row(call: Call, plan: Plan) -> Tensor:
+    """An explicit row of scores over pooled values; the newest key is the last."""
+    B, heads, _, D = call.query.shape
+    kv_heads, n = call.key.shape[1:3]
+    grouped = call.query.reshape(B, kv_heads, heads // kv_heads, D)
+    scores: Tensor = full_scores(grouped, call.key) * call.scale
+    if call.alpha is not None:
+        age = torch.arange(n - 1, -1, -1, device=scores.device)
+        rate = call.alpha.to(scores.dtype).view(kv_heads, -1, 1)
+        scores = scores * torch.exp(-rate * age)
+    visible = call.key_mask
+    if visible is not None:
+        scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
+    weights = scores.softmax(-1).to(call.value.dtype)
+    if visible is not None:  # a sequence without a single token yet
+        weights = weights.masked_fill(~visible.any(-1)[:, None, None, None], 0)
+    return (weights @ call.value).reshape(B, heads, 1, -1)
+
+
+# The kernels are taken by name until they have been measured.
+ROUTES = (
+    Route("sdpa", "row", always, "one query", _run_row, ["full_scores"]),
+    Route("reference", "row", always, "one query", _run_row, ["full_scores"]),
+    Route(
+        "triton", "stretches", _no_kernel, "by name", _run_kernel, ["stretch_kernel", "join_kernel"]
+    ),
+)
 
 
 def _align_right(key: Tensor, value: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -180,13 +180,9 @@ def _tile_scores(part: Part, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
 def _part_forward(part: Part, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
     """One part's output (B, H, G, n, Dv) and log-sum-exp (B, H, G, n), -inf without a key."""
     if part.kind == BAND:
-        score, value = tensors
-        return value, score
+        return band_forward(*tensors)
     if part.kind == TILE:
-        _, scores = _tile_scores(part, tensors)
-        lse = scores.logsumexp(-1)
-        weights = torch.exp(scores - lse.nan_to_num(neginf=0.0)[..., None])
-        return (weights.to(tensors[2].dtype) @ tensors[2]), lse
+        return tile_forward(part, tensors)
     (q, k, v), bias = _fused_inputs(part, tensors)
     out, lse = flash_forward(q, k, v, part.causal, bias, part.scale)
     out, lse = (t.unflatten(0, tensors[0].shape[:2]) for t in (out, lse))
@@ -195,6 +191,19 @@ def _part_forward(part: Part, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
         seen = mask.cumsum(-1) > 0 if part.causal else mask.any(-1, keepdim=True)
         lse = lse.masked_fill(~seen[:, None], float("-inf"))
     return out, lse
+
+
+def band_forward(score: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a single key per row: its value, and its score as the log-sum-exp."""
+    return value, score
+
+
+def tile_forward(part: Part, tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Attention by explicit scores."""
+    _, scores = _tile_scores(part, tensors)
+    lse = scores.logsumexp(-1)
+    weights = torch.exp(scores - lse.nan_to_num(neginf=0.0)[..., None])
+    return (weights.to(tensors[2].dtype) @ tensors[2]), lse
 
 
 def _part_backward(

@@ -1,212 +1,85 @@
-"""Attention merged from parts, differentiable: as an operator for compilers, as a function else.
+"""Route `merged`: attention over parts that fold in range, merged by their log-sum-exp.
 
-`flash.py` computes; here autograd and `torch.func` are told how to go through it. Eager code takes
-an autograd function, since only that has a rule for `torch.func.vmap`, and refuses derivatives that
-the kernels below do not have, where an operator would drop them without a word.
+It serves everything with static positions that is not one call: a prefix and a square (a KV cache),
+decay out of range or two-sided, `masked` smoothing, a key mask under a causal mask (README.md,
+sections 3 to 5). `parts.py` cuts, `flash.py` computes, `merge_op.py` differentiates.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import is_fake
+from torch.nn import functional as F
 
-from longlens.ops.las.flash import (
-    FLASH,
-    TILE,
-    Part,
-    merge,
-    merge_backward,
-    merge_backward_op,
-    merge_op,
-    split_parts,
-)
+from longlens.ops.las.call import Call
+from longlens.ops.las.flash import BAND, FLASH, TILE
+from longlens.ops.las.merge_op import merged_attention
+from longlens.ops.las.parts import Parts
+from longlens.ops.las.plan import Plan
+from longlens.ops.las.prepare import narrow, pooled_inputs, repeat_heads, zero_rows
 
-Items = list[tuple[Part, list[Tensor]]]
+STEPS = {FLASH: "flash_forward", TILE: "tile_forward", BAND: "band_forward"}
 
 
-def merged_attention(parts: Items, rows: int) -> Tensor:
-    """Softmax attention over the union of all parts' keys: (B, H, rows, Dv).
-
-    The parts of a row must be disjoint sets of keys; a row that no part serves is zero.
-    """
-    return partial_attention(parts, rows)[0]
-
-
-def partial_attention(parts: Items, rows: int) -> tuple[Tensor, Tensor]:
-    """The same and its log-sum-exp (B, H, rows), for a caller that has further keys to merge.
-
-    The log-sum-exp has no gradient.
-    """
-    tensors, layout, scales = _flat(parts)
-    if _traced(tensors[0]):
-        out, lse = merge_op(tensors, layout, scales, rows)
-    else:
-        out, lse = _Merged.apply(layout, scales, rows, *tensors)  # type: ignore[no-untyped-call]
-    return out, lse
+def run(call: Call, plan: Plan) -> Tensor:
+    """LaS attention over parts: (B, Hq, L, Dv)."""
+    outs = []
+    for rows, parts in _stretches(call, plan):
+        if parts is None:
+            first = call.query[:, :, :rows]
+            outs.append(zero_rows(first, call.value.shape[3], call.key, call.value, call.alpha))
+        else:
+            out = merged_attention(parts.items, parts.rows)[:, :, :rows]
+            outs.append(narrow(out, call.value.shape[3]))
+    return outs[0] if len(outs) == 1 else torch.cat(outs, dim=2)
 
 
-def partial_backward(parts: Items, grad: Tensor, out: Tensor, lse: Tensor) -> list[Tensor]:
-    """Gradients of all parts' tensors but masks, where `out` and `lse` cover all those keys."""
-    tensors, layout, scales = _flat(parts)
-    backward = merge_backward_op if _traced(grad) else merge_backward
-    return backward(tensors, layout, scales, grad.contiguous(), out, lse)
+def steps(call: Call, plan: Plan) -> list[str]:
+    """The functions of `run`, from cutting tensors that hold nothing."""
+    empty = replace(call)
+    for name in ("query", "key", "value", "alpha", "key_mask"):
+        if (tensor := getattr(call, name)) is not None:
+            setattr(empty, name, tensor.detach().to("meta"))
+    found = ["pool_values"] * call.pools
+    for _, parts in _stretches(empty, plan):
+        kinds = [] if parts is None else [part for part, _ in parts.items]
+        squares = sum(part.causal and part.kind == FLASH for part in kinds)
+        found += ["fold_square"] * (squares if call.alpha is not None else 0)
+        found += [STEPS[part.kind] for part in kinds]
+    return found
 
 
-def one_call(
-    q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, mask: Tensor | None, scale: float
-) -> Tensor:
-    """SDPA as a single part: q (B, H, L, D), k and v (B, H, S, D), mask (B, S) or None."""
-    part = Part(FLASH, 0, q.shape[2], 0, is_causal, mask is not None, False, scale)
-    tensors = [t[:, :, None] for t in (q, k, v)]
-    return merged_attention(
-        [(part, tensors if mask is None else [*tensors, mask[:, None]])], q.shape[2]
-    )
+def _stretches(call: Call, plan: Plan) -> Iterator[tuple[int, Parts | None]]:
+    """Rows before the first key, among the keys and beyond them differ: their number and parts."""
+    assert not isinstance(call.query_offset, Tensor)
+    q, k, v, mask = pooled_inputs(call)
+    k, v = repeat_heads(q, k, v)
+    offset, L, S = call.query_offset, q.shape[2], k.shape[2]
+    start = min(max(-offset, 0), L)
+    stop = min(max(S - offset, start), L)
 
+    def parts() -> Parts:
+        return Parts(call.alpha, plan.assumed.alpha_max, call.scale, mask)
 
-def _flat(parts: Items) -> tuple[list[Tensor], list[int], list[float]]:
-    """Operators take flat lists, so parts travel as numbers."""
-    tensors = [t for _, own in parts for t in own]
-    return tensors, [int(x) for p, _ in parts for x in p[:7]], [p.scale for p, _ in parts]
-
-
-def _traced(x: Tensor) -> bool:
-    return torch.compiler.is_compiling() or x.is_meta or is_fake(x)
-
-
-def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    tensors, layout, scales, _ = inputs
-    ctx.layout, ctx.scales = layout, scales
-    ctx.save_for_backward(*tensors, *output)
-
-
-def _with_masks(ctx: Any, found: list[Tensor], tensors: list[Tensor]) -> list[Tensor | None]:
-    """A gradient for each of the parts' tensors: None for masks."""
-    grads: list[Tensor | None] = []
-    start = 0
-    for part, own in split_parts(ctx.layout, ctx.scales, tensors):
-        plain = len(own) - part.masked
-        grads += [*found[start : start + plain], *[None] * part.masked]
-        start += plain
-    return grads
-
-
-def _op_backward(ctx: Any, grad: Tensor, _grad_lse: Tensor) -> tuple[Any, ...]:
-    *tensors, out, lse = ctx.saved_tensors
-    found = merge_backward_op(tensors, ctx.layout, ctx.scales, grad.contiguous(), out, lse)
-    return _with_masks(ctx, found, tensors), None, None, None
-
-
-merge_op.register_autograd(_op_backward, setup_context=_setup)
-
-
-class _Merged(torch.autograd.Function):
-    """`merge` for eager code."""
-
-    @staticmethod
-    def forward(
-        layout: list[int], scales: list[float], rows: int, *tensors: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return merge(list(tensors), layout, scales, rows)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        layout, scales, rows, *tensors = inputs
-        _setup(ctx, (tensors, layout, scales, rows), output)
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        *tensors, out, lse = ctx.saved_tensors
-        found = _MergedBackward.apply(  # type: ignore[no-untyped-call]
-            ctx.layout, ctx.scales, grads[0].contiguous(), out, lse, *tensors
-        )
-        return None, None, None, *_with_masks(ctx, found, tensors)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> None:
-        raise NotImplementedError(
-            "fused attention has no forward-mode derivative; las_attention has one, "
-            "with impl='auto' or 'reference'"
-        )
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], layout: list[int], scales: list[float], rows: int,
-        *tensors: Tensor,
-    ) -> Any:  # fmt: skip
-        dims = in_dims[3:]
-        decays = [own[3] for part, own in _indices(layout, scales, dims) if part.kind == TILE]
-        numbers = (layout, scales, rows)
-        if any(dims[i] is not None for i in decays):
-            return _one_by_one(_Merged, numbers, info.batch_size, dims, tensors)
-        return _in_the_batch(_Merged, numbers, info.batch_size, dims, tensors, decays)
-
-
-class _MergedBackward(torch.autograd.Function):
-    """`merge_backward` for eager code."""
-
-    @staticmethod
-    def forward(
-        layout: list[int], scales: list[float], grad: Tensor, out: Tensor, lse: Tensor,
-        *tensors: Tensor,
-    ) -> tuple[Tensor, ...]:  # fmt: skip
-        return tuple(merge_backward(list(tensors), layout, scales, grad, out, lse))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> None:
-        raise NotImplementedError(
-            "fused attention has no second derivative; use las_attention(..., impl='reference')"
-        )
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], layout: list[int], scales: list[float],
-        *tensors: Tensor,
-    ) -> Any:  # fmt: skip
-        dims = in_dims[2:]
-        numbers = (layout, scales)
-        if any(part.kind == TILE for part, _ in _indices(layout, scales, dims[3:])):
-            # the decay's gradient is summed over the batch
-            return _one_by_one(_MergedBackward, numbers, info.batch_size, dims, tensors)
-        return _in_the_batch(_MergedBackward, numbers, info.batch_size, dims, tensors, [])
-
-
-def _indices(layout: list[int], scales: list[float], tensors: Any) -> Any:
-    """The parts, each with the places of its tensors."""
-    return split_parts(layout, scales, list(range(len(tensors))))  # type: ignore[arg-type]
-
-
-def _one_by_one(function: Any, numbers: Any, count: int, dims: Any, tensors: Any) -> Any:
-    """Apply the function to one slice after the other."""
-    found = [
-        function.apply(
-            *numbers,
-            *(t if d is None else t.select(d, n) for t, d in zip(tensors, dims, strict=True)),
-        )
-        for n in range(count)
-    ]
-    outs = tuple(torch.stack(slices) for slices in zip(*found, strict=True))
-    return outs, (0,) * len(outs)
-
-
-def _in_the_batch(
-    function: Any, numbers: Any, count: int, dims: Any, tensors: Any, shared: list[int]
-) -> Any:
-    """Let the mapped dimension join the batch, the first one of all tensors but those `shared`."""
-
-    def join(t: Tensor, dim: int | None) -> Tensor:
-        t = t.expand(count, *t.shape) if dim is None else t.movedim(dim, 0)
-        return t.flatten(0, 1)
-
-    joined = [
-        t if i in shared else join(t, d) for i, (t, d) in enumerate(zip(tensors, dims, strict=True))
-    ]
-    outs = tuple(t.unflatten(0, (count, -1)) for t in function.apply(*numbers, *joined))
-    return outs, (0,) * len(outs)
+    if start and call.is_causal:
+        yield start, None
+    elif start:
+        early = parts()
+        early.keys_after(q[:, :, :start], k, v, row=0, gap=-offset - start, keys=0)
+        yield start, early
+    if stop > start:
+        among, rows = parts(), q[:, :, start:stop]
+        lag = call.window // 2 if call.smoothing == "masked" else 0
+        among.among_keys(rows, k, v, offset=offset + start, lag=lag, causal=call.is_causal)
+        if lag:
+            raw = F.pad(call.value[:, :, :S], (0, v.shape[-1] - call.value.shape[-1]))
+            (raw,) = repeat_heads(q, raw)
+            among.band(rows, k, raw, offset + start, call.window, call.edge)
+        yield stop - start, among
+    if stop < L:
+        late = parts()
+        late.keys_before(q[:, :, stop:], k, v, row=0, gap=offset + stop - S, keys=0)
+        yield L - stop, late

@@ -16,31 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.ops.las.decay import FOLD_RANGE, decay_factor, fold
+from longlens.ops.las.decay import FOLD_RANGE, decay_factor, fold, fold_square
 from longlens.ops.las.flash import BAND, FLASH, TILE, Part
 from longlens.ops.las.smoothing import window_count, window_sum
-from longlens.ops.las.transforms import exporting
 
 TILE_SIZE = 64  # explicit diagonal tiles, where no fold is in range
-
-
-def fold_square(
-    q: Tensor, k: Tensor, alpha: Tensor, alpha_max: float, scale: float, lag: int = 0
-) -> tuple[Tensor, Tensor, float]:
-    """Fold exp(-α(i + lag - j)) into the rows of q and k about their middle; returns the new scale.
-
-    Both have n rows, with α·n in range. `alpha` has one rate per head of q; k may have fewer heads
-    if α is constant inside each group.
-    """
-    n = q.shape[-2]
-    i = torch.arange(1 - n, n, 2, device=q.device) * 0.5
-    exponent = 0
-    if q.dtype == torch.float16:  # no factor above 1: no finite input can overflow
-        reach = FOLD_RANGE[q.dtype] if exporting() else alpha_max * n  # where n may be any number
-        exponent = -math.ceil(0.5 * reach / math.log(2))
-    q_folded = fold(q, alpha, i + lag, exponent)
-    k_folded = fold(k, alpha[:: q.shape[1] // k.shape[1]], -i, exponent)
-    return q_folded, k_folded, scale * 4.0**-exponent
 
 
 class Parts:

@@ -10,36 +10,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longlens.ops.las.call import Call
 
-def reference_weights(
-    query: Tensor,
-    key: Tensor,
-    *,
-    alpha: Tensor | None,
-    window: int,
-    smoothing: str,
-    edge: str,
-    is_causal: bool,
-    key_mask: Tensor | None,
-    query_offset: int | Tensor,
-    chunk: int | None,
-    scale: float,
-) -> Tensor:
+
+def reference_weights(call: Call) -> Tensor:
     """The smoothed attention matrix a', (B, H, L, S). Columns of masked keys are zero."""
+    query, key, alpha, offset = call.query, call.key, call.alpha, call.query_offset
+    window, smoothing, chunk, key_mask = call.window, call.smoothing, call.chunk, call.key_mask
     L, S = query.shape[2], key.shape[2]
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     j = torch.arange(S, device=query.device)
-    offset = query_offset.reshape(-1, 1, 1, 1) if isinstance(query_offset, Tensor) else query_offset
+    offset = offset.reshape(-1, 1, 1, 1) if isinstance(offset, Tensor) else offset
     position = torch.arange(L, device=query.device)[None, None, :, None] + offset
     # (B or 1, 1, L, 1)
 
-    scores = (query @ key.transpose(-2, -1)) * scale
+    scores = (query @ key.transpose(-2, -1)) * call.scale
     if alpha is not None:
         rate = alpha.to(torch.promote_types(scores.dtype, torch.float32))[:, None, None]
         scores = scores * torch.exp(-rate * (position - j).abs()).to(scores.dtype)
 
     real = torch.ones_like(j, dtype=torch.bool) if key_mask is None else key_mask[:, None, None, :]
-    visible = real & (position >= j if is_causal else torch.ones_like(position >= j))
+    visible = real & (position >= j if call.is_causal else torch.ones_like(position >= j))
     if chunk is not None:
         visible = visible & (position.div(chunk, rounding_mode="floor") == j // chunk)
     attention = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
@@ -61,7 +52,7 @@ def reference_weights(
             inside = inside & (target.div(chunk, rounding_mode="floor") == j // chunk)
         return inside & (target <= position) if smoothing == "masked" else inside
 
-    if edge == "zero":
+    if call.edge == "zero":
         share = attention / window
     else:
         receivers = sum((reached(t).to(attention.dtype) for t in offsets), torch.zeros(()))
@@ -73,10 +64,10 @@ def reference_weights(
     return smooth
 
 
-def reference(query: Tensor, key: Tensor, value: Tensor, **reading: object) -> Tensor:
+def reference(call: Call) -> Tensor:
     """LaS attention as the product of that matrix and the values: (B, H, L, Dv)."""
-    weights = reference_weights(query, key, **reading)  # type: ignore[arg-type]
-    key_mask = reading["key_mask"]
-    if isinstance(key_mask, Tensor):
-        value = value.masked_fill(~key_mask[:, None, :, None], 0)
-    return weights @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+    value = call.value
+    if call.key_mask is not None:
+        value = value.masked_fill(~call.key_mask[:, None, :, None], 0)
+    copies = call.query.shape[1] // value.shape[1]
+    return reference_weights(call) @ value.repeat_interleave(copies, dim=1)

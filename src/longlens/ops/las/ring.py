@@ -32,9 +32,10 @@ from longlens.ops.las.exchange import (
     start_swap,
     wait,
 )
-from longlens.ops.las.merged import partial_attention, partial_backward
+from longlens.ops.las.merge_op import partial_attention, partial_backward
 from longlens.ops.las.parts import Parts
-from longlens.ops.las.sdpa import WIDEST_BAND, pad_heads, repeat_heads
+from longlens.ops.las.prepare import pad_heads, repeat_heads
+from longlens.ops.las.routes import WIDEST_BAND
 from longlens.ops.las.smoothing import pool_values, reach
 
 
@@ -44,7 +45,7 @@ def ring_attention(call: Call, pieces: Pieces) -> Tensor:
     lag = call.window // 2 if call.smoothing == "masked" else 0
     before, after = reach(call.window, call.smoothing)
     halos, spans = extended(pieces, before + lag, after - lag), extended(pieces, lag, -lag)
-    q, k, v, width = pad_heads(call.query, call.key, call.value)
+    q, k, v = pad_heads(call.query, call.key, call.value)
     k, v = fetch_pair(k, v, pieces, halos)
     near_mask = fetch_mask(call.key_mask, pieces, halos)
     pooled = pool_values(v, call.window, call.smoothing, call.edge, near_mask)
@@ -71,7 +72,7 @@ def ring_attention(call: Call, pieces: Pieces) -> Tensor:
     out: Tensor = _Ring.apply(  # type: ignore[no-untyped-call]
         round_, q, k[:, :, own], pooled[:, :, own], call.alpha, *near
     )
-    return out[..., :width]
+    return out[..., : call.value.shape[3]]
 
 
 def _check(call: Call) -> None:

@@ -1,4 +1,4 @@
-"""Attention of a single query, as in decoding: one explicit row of scores, the cache read once.
+"""Route `row`, a single query, as in decoding: one explicit row of scores, the cache read once.
 
 Everywhere else smoothing averages the values, S·D numbers. One query has only S weights per head,
 so here the weights are averaged instead, as Eq. 4 has it, and raw values serve as they are.
@@ -9,37 +9,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from longlens.ops.las.call import Call
+from longlens.ops.las.plan import Plan
 from longlens.ops.las.smoothing import reach, window_sum
 
 
-def row_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    alpha: Tensor | None,
-    window: int,
-    smoothing: str,
-    edge: str,
-    key_mask: Tensor | None,
-    query_offset: int | Tensor,
-    chunk: int | None,
-    scale: float,
-) -> Tensor:
+def run(call: Call, plan: Plan) -> Tensor:
     """Causal LaS attention of one query (B, Hq, 1, D); shapes as in `las_attention`.
 
     Not for ``centered`` smoothing, whose windows reach past the query. Heads share keys by
     reshaping the query, so keys and values are never repeated.
     """
+    query, key, value, key_mask, chunk = call.query, call.key, call.value, call.key_mask, call.chunk
     B, heads, _, D = query.shape
     kv_heads = key.shape[1]
-    if isinstance(query_offset, Tensor):
-        position = query_offset.reshape(-1, 1, 1, 1)
+    if isinstance(call.query_offset, Tensor):
+        position = call.query_offset.reshape(-1, 1, 1, 1)
     else:  # leave out what the query cannot see
-        seen = max(0, query_offset + 1)
+        seen = max(0, call.query_offset + 1)
         key, value = key[:, :, :seen], value[:, :, :seen]
         key_mask = None if key_mask is None else key_mask[:, :seen]
-        position = torch.full((1, 1, 1, 1), query_offset, device=query.device)
+        position = torch.full((1, 1, 1, 1), call.query_offset, device=query.device)
     j = torch.arange(key.shape[2], device=query.device)
     distance = position - j  # (B or 1, 1, 1, S)
     visible = distance >= 0
@@ -51,17 +41,17 @@ def row_attention(
         visible = visible & (j >= first)
 
     grouped = query.reshape(B, kv_heads, heads // kv_heads, D)
-    scores = full_scores(grouped, key) * scale
-    if alpha is not None:
-        rate = alpha.to(scores.dtype).view(kv_heads, -1, 1)
+    scores: Tensor = full_scores(grouped, key) * call.scale
+    if call.alpha is not None:
+        rate = call.alpha.to(scores.dtype).view(kv_heads, -1, 1)
         scores = scores * torch.exp(-rate * distance.abs())
     weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
     weights = weights.masked_fill(~visible.any(-1, keepdim=True), 0)
 
-    if window > 1:
-        before, after = reach(window, smoothing)
-        if edge == "zero":
-            weights = weights / window
+    if call.window > 1:
+        before, after = reach(call.window, call.smoothing)
+        if call.edge == "zero":
+            weights = weights / call.window
         else:
             real = visible.to(weights.dtype)
             weights = weights / _sum(real, before, after).clamp(min=1)

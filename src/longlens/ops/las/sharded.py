@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from longlens.ops.las.api import las_attention
-from longlens.ops.las.call import Call, make_call
-from longlens.ops.las.checks import IMPLEMENTATIONS, read_alpha
+from longlens.ops.las.call import Call, cast, check
+from longlens.ops.las.checks import read_alpha
 from longlens.ops.las.decay import FOLD_RANGE, fold
 from longlens.ops.las.exchange import (
     Pieces,
@@ -32,8 +31,10 @@ from longlens.ops.las.exchange import (
     fetch_pair,
     known_pieces,
 )
+from longlens.ops.las.plan import IMPLEMENTATIONS
+from longlens.ops.las.prepare import repeat_heads
 from longlens.ops.las.ring import ring_attention
-from longlens.ops.las.sdpa import repeat_heads
+from longlens.ops.las.routes import attend
 from longlens.ops.las.smoothing import pool_values, reach
 from longlens.ops.las.transforms import functional, needs_formula
 
@@ -117,44 +118,20 @@ def las_attention_sharded(
     if impl not in IMPLEMENTATIONS or (exchange == "ring" and impl not in ("auto", "sdpa")):
         allowed = ("auto", "sdpa") if exchange == "ring" else IMPLEMENTATIONS
         raise ValueError(f"impl must be one of {allowed} with exchange={exchange!r}, got {impl!r}")
-    call = make_call(
-        query,
-        key,
-        value,
-        alpha=alpha,
-        window=window,
-        smoothing=smoothing,
-        edge=edge,
-        is_causal=is_causal,
-        key_mask=key_mask,
-        chunk=chunk,
-        alpha_max=alpha_max,
-        scale=scale,
-        enable_gqa=enable_gqa,
-    )
-    pieces = _pieces(call, group, lengths, exchange)
+    call = Call(
+        query, key, value, alpha, window, smoothing, edge, is_causal, key_mask, None, chunk,
+        alpha_max, scale, enable_gqa,
+    )  # fmt: skip
+    cast(call)
+    pieces = _pieces(check(call), group, lengths, exchange)
     if exchange == "ring":
         out: Tensor = ring_attention(call, pieces)
         return out
     wanted = [_visible(call, span, pieces.total) for span in pieces.spans]
-    key, value = fetch_pair(call.key, call.value, pieces, wanted)
-    return las_attention(
-        call.query,
-        key,
-        value,
-        alpha=alpha,
-        window=window,
-        smoothing=smoothing,
-        edge=edge,
-        is_causal=is_causal,
-        key_mask=fetch_mask(key_mask, pieces, wanted),
-        query_offset=pieces.span[0] - wanted[pieces.rank][0],
-        chunk=chunk,
-        alpha_max=alpha_max,
-        scale=scale,
-        enable_gqa=enable_gqa,
-        impl=impl,
-    )
+    call.key, call.value = fetch_pair(call.key, call.value, pieces, wanted)
+    call.key_mask = fetch_mask(key_mask, pieces, wanted)
+    call.query_offset = pieces.span[0] - wanted[pieces.rank][0]
+    return attend(call, impl)
 
 
 def _pieces(
@@ -250,9 +227,10 @@ def folded_inputs_sharded(
             "smoothing must be 'causal' or 'centered', got 'masked': it does not move to the "
             "values; use las_attention_sharded"
         )
-    options = dict(window=window, smoothing=smoothing, edge=edge, enable_gqa=enable_gqa)
-    call = make_call(query, key, value, alpha=alpha, alpha_max=alpha_max, **options)  # type: ignore[arg-type]
-    pieces = _pieces(call, group, lengths, "fold")
+    call = Call(query, key, value, alpha, window, smoothing, edge, enable_gqa=enable_gqa)
+    call.alpha_max = alpha_max
+    cast(call)
+    pieces = _pieces(check(call), group, lengths, "fold")
     if alpha_max is None:
         alpha_max, _ = read_alpha(alpha, key.shape[1])
     dtype = call.query.dtype

@@ -22,13 +22,18 @@ def functional() -> bool:
     return torch._C._are_functorch_transforms_active()
 
 
+def forward_mode() -> bool:
+    """Whether forward-mode derivatives may be asked for."""
+    return forward_ad._current_level >= 0
+
+
 def needs_formula(*tensors: Tensor | None) -> bool:
     """Whether a derivative is asked for that no fused kernel has: forward-mode or a second one.
 
     Compiled code cannot tell the transforms of `torch.func` apart, so any of them counts there.
     """
     if torch.compiler.is_compiling():
-        if forward_ad._current_level >= 0 and not functional():
+        if forward_mode() and not functional():
             # Without fullgraph=True the call then runs uncompiled, and is right.
             raise NotImplementedError(
                 "forward-mode derivatives do not go through torch.compile; call it uncompiled"
@@ -36,7 +41,7 @@ def needs_formula(*tensors: Tensor | None) -> bool:
         return functional()
     if not functional():
         return any(t is not None and forward_ad.unpack_dual(t).tangent is not None for t in tensors)
-    if forward_ad._current_level >= 0:
+    if forward_mode():
         return True
     from torch._C._functorch import TransformType, get_interpreter_stack
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from longlens.ops.las.api import kernel_refusal, las_attention
-from longlens.ops.las.call import Call, make_call
+from longlens.ops.las.call import Call, Packing, cast, check
 from longlens.ops.las.checks import may_read
-from longlens.ops.las.sdpa import zero_rows
+from longlens.ops.las.plan import Assumed, Plan, Route, always, check_impl, choose
+from longlens.ops.las.prepare import zero_rows
+from longlens.ops.las.routes import attend, kernel_refusal
 from longlens.ops.las.smoothing import reach
 from longlens.ops.las.triton.attention_op import MOST_HEADS, kernel_attention
-from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Plan, prologue
+from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Layout, prologue
 
 INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
@@ -68,41 +69,48 @@ def las_attention_varlen(
 
     """
     _check(query, key, value, cu_seqlens, max_seqlen)
-    options: dict[str, Any] = dict(
-        alpha=alpha, window=window, smoothing=smoothing, edge=edge, is_causal=is_causal,
-        chunk=chunk, alpha_max=alpha_max, scale=scale, enable_gqa=enable_gqa,
-    )  # fmt: skip
     q, k, v = (t.transpose(0, 1)[None] for t in (query, key, value))  # (1, H, T, D)
-    call = make_call(q, k, v, query_offset=0, **options)
-    refusal = _refusal(call, cu_seqlens.shape[0] - 1)
-    if impl == "triton" and refusal is not None:
-        raise ValueError(f"impl='triton' is not possible: {refusal}; use 'auto'")
-    T = query.shape[0]
-    bounds = cu_seqlens.to(torch.int32).contiguous()
-    _check_bounds(bounds, T, max_seqlen)
-    if T == 0 or value.shape[2] == 0:
-        return zero_rows(q, value.shape[2], k, v, alpha)[0].transpose(0, 1)
-    token = torch.arange(T, device=query.device)
-    sequence = torch.searchsorted(bounds, token, right=True) - 1
-    starts, stops = bounds[sequence], bounds[sequence + 1]
-    if impl == "triton" or (impl == "auto" and query.is_cuda and refusal is None):
-        v = call.value
-        if window > 1:
-            v = _pool(v, window, call.smoothing, edge, starts, stops)
-        out, _ = kernel_attention(
-            call.query, call.key, v, alpha=alpha, bounds=bounds, longest=max_seqlen,
-            causal=is_causal, scale=call.scale,
-        )  # fmt: skip
-        return out[0].transpose(0, 1)
-    place = torch.arange(max_seqlen, device=query.device)
+    call = Call(
+        q, k, v, alpha, window, smoothing, edge, is_causal, None, 0, chunk, alpha_max, scale,
+        enable_gqa,
+    )  # fmt: skip
+    cast(call)
+    check_impl(impl)
+    call.packing = Packing(cu_seqlens.to(torch.int32).contiguous(), max_seqlen)
+    route = choose(ROUTES, check(call), impl, Assumed(alpha_max))
+    _check_bounds(call.packing.bounds, query.shape[0], max_seqlen)
+    if query.shape[0] == 0 or value.shape[2] == 0:
+        out = zero_rows(q, value.shape[2], k, v, alpha)
+    else:
+        out = route.run(call, Plan(impl, route.name))
+    return out[0].transpose(0, 1)
+
+
+def _run_kernel(call: Call, plan: Plan) -> Tensor:
+    """By kernels that read the packed tensors as they are: (1, Hq, T, Dv)."""
+    v = call.value if call.window == 1 else _pool(call)
+    return kernel_attention(
+        call.query, call.key, v, alpha=call.alpha, packing=call.packing, causal=call.is_causal,
+        scale=call.scale,
+    )[0]  # fmt: skip
+
+
+def _run_padded(call: Call, plan: Plan) -> Tensor:
+    """As a batch of sequences with padding after them: (1, Hq, T, Dv)."""
+    assert call.packing is not None
+    bounds, T = call.packing.bounds, call.query.shape[2]
+    place = torch.arange(call.packing.longest, device=bounds.device)
     real = place < (bounds[1:] - bounds[:-1])[:, None]  # (N, longest)
     index = (bounds[:-1, None] + place).clamp(max=T - 1)
     q, k, v = (
-        t[index].masked_fill(~real[:, :, None, None], 0).transpose(1, 2)
-        for t in (query, key, value)
+        t[0].transpose(0, 1)[index].masked_fill(~real[:, :, None, None], 0).transpose(1, 2)
+        for t in (call.query, call.key, call.value)
     )
-    padded = las_attention(q, k, v, key_mask=real, query_offset=0, impl=impl, **options)
-    return padded[sequence, :, token - starts]
+    padded = replace(call, query=q, key=k, value=v, key_mask=real, packing=None)
+    out = attend(padded, plan.impl)
+    sequence, starts, _ = call.packing.places(T)
+    token = torch.arange(T, device=bounds.device)
+    return out[sequence, :, token - starts].transpose(0, 1)[None]
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longest: int) -> None:
@@ -150,28 +158,37 @@ def _check_bounds(bounds: Tensor, tokens: int, longest: int) -> None:
             )
 
 
-def _refusal(call: Call, sequences: int) -> str | None:
+def _no_kernel(call: Call, assumed: Assumed) -> str | None:
     """Why the kernels cannot serve a packed call; None: they can."""
+    assert call.packing is not None
     if call.chunk is not None:
         return "packed kernels take no chunk"
-    if call.smoothing == "masked" and call.window > 1:
+    if call.banded:
         return "packed kernels take no masked smoothing"
     if call.window > WIDEST_WINDOW:
         return f"packed kernels take windows up to {WIDEST_WINDOW}"
-    if sequences * call.query.shape[1] > MOST_HEADS:
+    if (call.packing.bounds.shape[0] - 1) * call.query.shape[1] > MOST_HEADS:
         return f"Triton kernels take up to {MOST_HEADS:,} heads, those of all sequences together"
     return kernel_refusal(call)
 
 
-def _pool(
-    v: Tensor, window: int, smoothing: str, edge: str, starts: Tensor, stops: Tensor
-) -> Tensor:
-    """`pool_values` inside each sequence: v (1, H, T, Dv), starts and stops (T,)."""
-    before, after = reach(window, smoothing)
+ROUTES = (
+    Route("triton", "varlen", _no_kernel, "one fused kernel", _run_kernel, ["forward_kernel"]),
+    Route("sdpa", "padded", always, "as a padded batch", _run_padded, ["attend"]),
+    Route("reference", "padded", always, "as a padded batch", _run_padded, ["attend"]),
+)
+
+
+def _pool(call: Call) -> Tensor:
+    """`pool_values` inside each sequence: (1, H, T, Dv)."""
+    assert call.packing is not None
+    v = call.value
+    before, after = reach(call.window, call.smoothing)
+    _, starts, stops = call.packing.places(v.shape[2])
     share = None
-    if edge == "renormalize":
+    if call.edge == "renormalize":
         token = torch.arange(v.shape[2], device=v.device)
         count = (token - starts).clamp(max=before) + (stops - 1 - token).clamp(max=after) + 1
         share = count.float().reciprocal()[None]
-    plan = Plan(0, 0, v.shape[1], 1, before, after, v.shape[2], v.shape[3])
-    return prologue([v], plan, share=share, limits=(starts, stops))[2]
+    layout = Layout(0, 0, v.shape[1], 1, before, after, v.shape[2], v.shape[3])
+    return prologue([v], layout, share=share, limits=torch.stack([starts, stops]))[2]

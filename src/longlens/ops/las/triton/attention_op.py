@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
+from longlens.ops.las.call import Packing
 from longlens.ops.las.operands import dense_rows, dense_sides
 from longlens.ops.las.triton.prologue_op import empty_as, strides
-from longlens.ops.launching import next_power_of_2, on_device, watched
+from longlens.ops.launching import fused_operator, launch, next_power_of_2
 
 
 class Blocks(NamedTuple):
@@ -61,9 +61,9 @@ def beats_sdpa(query: Tensor, value: Tensor) -> bool:
     )
 
 
-def _plain(causal: bool, lag: int, *sides: Tensor | None) -> bool:
+def _plain(numbers: Numbers, sides: list[Tensor | None]) -> bool:
     """Causal, without a lag, decay, mask or packing."""
-    return causal and lag == 0 and all(side is None for side in sides)
+    return bool(numbers.causal) and numbers.lag == 0 and all(side is None for side in sides)
 
 
 def _blocks(kernel: str, q: Tensor, v: Tensor, plain: bool) -> Blocks:
@@ -75,23 +75,23 @@ def _blocks(kernel: str, q: Tensor, v: Tensor, plain: bool) -> Blocks:
 
 
 def _numbers(
-    q: Tensor, k: Tensor, mask: Tensor | None, offset: int, lag: int, scale: float, heads: int
+    q: Tensor, k: Tensor, mask: Tensor | None, numbers: Numbers, scale: float, heads: int
 ) -> list[int | float]:
     """The numbers after the strides of tensors: those of side inputs, lengths, head counts."""
     H, L = q.shape[1:3]
-    mask_b = 0 if mask is None else mask.stride(0)
-    return [H * L, L, mask_b, L, k.shape[2], offset, lag, scale, heads]
+    mask_b = 0 if mask is None else mask.shape[1]  # it is dense by now
+    return [H * L, L, mask_b, L, k.shape[2], numbers.offset, numbers.lag, scale, heads]
 
 
 def _settings(
-    q: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None,
-    causal: bool, blocks: Blocks,
-) -> dict[str, Any]:  # fmt: skip
+    q: Tensor, v: Tensor, sides: list[Tensor | None], numbers: Numbers, blocks: Blocks
+) -> dict[str, Any]:
     """What all kernels take by name: the numbers that they are compiled for."""
+    alpha, mask, bounds = sides
     D, DV = q.shape[3], v.shape[3]
     return dict(
         D=D, DV=DV, BD=max(16, next_power_of_2(D)), BDV=max(16, next_power_of_2(DV)),
-        BM=blocks.queries, BN=blocks.keys, CAUSAL=causal, HAS_ALPHA=alpha is not None,
+        BM=blocks.queries, BN=blocks.keys, CAUSAL=bool(numbers.causal), HAS_ALPHA=alpha is not None,
         HAS_MASK=mask is not None, VARLEN=bounds is not None,
         # float32 stays float32: three TF32 products make up one
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
@@ -112,135 +112,121 @@ def _sequences(q: Tensor, bounds: Tensor | None) -> int:
     return q.shape[0] if bounds is None else bounds.shape[0] - 1
 
 
+class Numbers(NamedTuple):
+    """What else decides; operators take flat lists, so it travels as ints."""
+
+    longest: int  # queries of a sequence
+    offset: int
+    lag: int  # a causal query sees keys up to its position minus this
+    causal: int  # 0 or 1
+
+
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None,
-    bounds: Tensor | None, longest: int, offset: int, lag: int, causal: bool, scale: float,
+    bounds: Tensor | None, numbers: list[int], scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Attention (B, Hq, L, Dv) and its log-sum-exp (B, Hq, L), float32.
 
-    `bounds` (N+1,) cuts one long row into N sequences of at most `longest` tokens (B is 1 then);
-    a causal query sees keys up to its position minus `lag`.
+    `bounds` (N+1,) cuts one long row into N sequences (B is 1 then).
     """
     from longlens.ops.las.triton.forward import forward_kernel
 
-    out = _like(q, v.shape[3])
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    out, lse = _outputs(q, k, v)
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    alpha, mask, bounds = dense_sides(alpha, mask, bounds)
-    plain = _plain(causal, lag, alpha, mask, bounds)
-    blocks = _blocks("forward", q, v, plain)
-    settings = _settings(q, v, alpha, mask, bounds, causal, blocks)
+    sides, n = dense_sides(alpha, mask, bounds), Numbers(*numbers)
+    blocks = _blocks("forward", q, v, _plain(n, sides))
     heads = q.shape[1]
-    grid = (-(-longest // blocks.queries), _sequences(q, bounds) * heads)
-    with on_device(q):
-        forward_kernel[grid](
-            q, k, v, out, lse, alpha, mask, bounds, *strides(q, k, v, out),
-            *_numbers(q, k, mask, offset, lag, scale, heads), heads // k.shape[1],
-            EVEN=_even(k.shape[2], blocks, bounds), **settings,
-        )  # fmt: skip
+    launch(
+        forward_kernel, (-(-n.longest // blocks.queries), _sequences(q, bounds) * heads),
+        [q, k, v, out, lse, *sides],
+        [*strides(q, k, v, out), *_numbers(q, k, mask, n, scale, heads), heads // k.shape[1]],
+        EVEN=_even(k.shape[2], blocks, bounds), **_settings(q, v, sides, n, blocks),
+    )  # fmt: skip
     return out, lse
 
 
-def _backward(
-    grad: Tensor, grad_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None, longest: int, offset: int,
-    lag: int, causal: bool, scale: float, alpha_gradient: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k and v, and α's by row (B, Hq, L) where asked for (else of length 0)."""
-    from longlens.ops.las.triton.backward import delta_kernel, key_kernel, query_kernel
-
-    dq, dk, dv = _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3])
-    q, k, v, grad = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(grad)
-    alpha, mask, bounds = dense_sides(alpha, mask, bounds)
-    grad_lse = grad_lse.contiguous()
-    heads, n = q.shape[1], q.shape[2]
-    delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
-    rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
-    count = _sequences(q, bounds)
-    with on_device(q):
-        delta_kernel[(-(-n // 64), q.shape[0] * heads)](
-            out, grad, lse, grad_lse, delta, lse_2, *strides(out, grad), n, heads, DV=v.shape[3],
-            BDV=max(16, next_power_of_2(v.shape[3])), BM=64,
-        )  # fmt: skip
-        plain = _plain(causal, lag, alpha, mask, bounds)
-        blocks = _blocks("query", q, v, plain)
-        query_kernel[(-(-longest // blocks.queries), count * heads)](
-            q, k, v, grad, lse_2, delta, grad_lse, dq, rates, alpha, mask, bounds,
-            *strides(q, k, v, grad, dq), *_numbers(q, k, mask, offset, lag, scale, heads),
-            heads // k.shape[1], EVEN=_even(k.shape[2], blocks, bounds),
-            ALPHA_GRADIENT=alpha_gradient,
-            **_settings(q, v, alpha, mask, bounds, causal, blocks),
-        )  # fmt: skip
-        blocks = _blocks("key", q, v, plain)
-        keys, kv_heads = longest if bounds is not None else k.shape[2], k.shape[1]
-        key_kernel[(-(-keys // blocks.keys), count * kv_heads)](
-            q, k, v, grad, lse_2, delta, dk, dv, alpha, mask, bounds,
-            *strides(q, k, v, grad, dk, dv), *_numbers(q, k, mask, offset, lag, scale, kv_heads),
-            GROUP=heads // kv_heads, **_settings(q, v, alpha, mask, bounds, causal, blocks),
-        )  # fmt: skip
-    return dq, dk, dv, rates
-
-
-@torch.library.custom_op("longlens::las_kernel", mutates_args=())
-def las_kernel(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None,
-    bounds: Tensor | None, longest: int, offset: int, lag: int, causal: bool, scale: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The forward pass as compilers see it."""
-    return _forward(q, k, v, alpha, mask, bounds, longest, offset, lag, causal, scale)
-
-
-@las_kernel.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None,
-    bounds: Tensor | None, longest: int, offset: int, lag: int, causal: bool, scale: float,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _outputs(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-@torch.library.custom_op("longlens::las_kernel_backward", mutates_args=())
-def las_kernel_backward(
-    grad: Tensor, grad_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None, longest: int, offset: int,
-    lag: int, causal: bool, scale: float, alpha_gradient: bool,
+def _backward(
+    grad: Tensor, grad_lse: Tensor | None, saved: list[Tensor], alpha: Tensor | None,
+    mask: Tensor | None, bounds: Tensor | None, numbers: list[int], scale: float,
+    alpha_gradient: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The backward pass as compilers see it."""
-    return _backward(
-        grad, grad_lse, q, k, v, out, lse, alpha, mask, bounds, longest, offset, lag, causal,
-        scale, alpha_gradient,
+    """Gradients of q, k and v, and α's by row (B, Hq, L) where asked for (else of length 0).
+
+    `saved` are q, k, v and both outputs.
+    """
+    from longlens.ops.las.triton.backward import delta_kernel, key_kernel, query_kernel
+
+    dq, dk, dv, rates = _gradients(grad, grad_lse, saved, alpha_gradient)
+    q, k, v, out, lse = saved
+    q, k, v, grad = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(grad)
+    sides, n = dense_sides(alpha, mask, bounds), Numbers(*numbers)
+    grad_lse = None if grad_lse is None else grad_lse.contiguous()
+    heads, rows = q.shape[1], q.shape[2]
+    delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
+    count, plain = _sequences(q, bounds), _plain(n, sides)
+    launch(
+        delta_kernel, (-(-rows // 64), q.shape[0] * heads),
+        [out, grad, lse, grad_lse, delta, lse_2], [*strides(out, grad), rows, heads],
+        DV=v.shape[3], BDV=max(16, next_power_of_2(v.shape[3])), BM=64,
+        HAS_LSE_GRADIENT=grad_lse is not None,
     )  # fmt: skip
+    blocks = _blocks("query", q, v, plain)
+    launch(
+        query_kernel, (-(-n.longest // blocks.queries), count * heads),
+        [q, k, v, grad, lse_2, delta, grad_lse, dq, rates, *sides],
+        [
+            *strides(q, k, v, grad, dq), *_numbers(q, k, mask, n, scale, heads),
+            heads // k.shape[1],
+        ],
+        EVEN=_even(k.shape[2], blocks, bounds), ALPHA_GRADIENT=alpha_gradient,
+        HAS_LSE_GRADIENT=grad_lse is not None, **_settings(q, v, sides, n, blocks),
+    )  # fmt: skip
+    blocks = _blocks("key", q, v, plain)
+    keys, kv_heads = n.longest if bounds is not None else k.shape[2], k.shape[1]
+    launch(
+        key_kernel, (-(-keys // blocks.keys), count * kv_heads),
+        [q, k, v, grad, lse_2, delta, dk, dv, *sides],
+        [*strides(q, k, v, grad, dk, dv), *_numbers(q, k, mask, n, scale, kv_heads)],
+        GROUP=heads // kv_heads, **_settings(q, v, sides, n, blocks),
+    )  # fmt: skip
+    return dq, dk, dv, rates
 
 
-@las_kernel_backward.register_fake
-def _(
-    grad: Tensor, grad_lse: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-    alpha: Tensor | None, mask: Tensor | None, bounds: Tensor | None, longest: int, offset: int,
-    lag: int, causal: bool, scale: float, alpha_gradient: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
+def _gradients(
+    grad: Tensor, grad_lse: Tensor | None, saved: list[Tensor], *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, k, v, _, lse = saved
+    rates = q.new_empty(lse.shape if rest[-1] else 0, dtype=torch.float32)
     return _like(q, q.shape[3]), _like(k, k.shape[3]), _like(v, v.shape[3]), rates
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, alpha, mask, bounds, *ctx.numbers = inputs
+    q, k, v, alpha, mask, bounds, numbers, ctx.scale = inputs
+    ctx.numbers = list(numbers)
     ctx.alpha_gradient = alpha is not None and alpha.requires_grad
     ctx.save_for_backward(q, k, v, *output, alpha, mask, bounds)
 
 
-def _differentiate(ctx: Any, backward: Any, grads: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    q, k, v, out, lse, alpha, mask, bounds = ctx.saved_tensors
+def _differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    *saved, alpha, mask, bounds = ctx.saved_tensors
+    grad, grad_lse = grads
+    if grad is None:  # only the log-sum-exp was used
+        grad = torch.zeros_like(saved[3])
     dq, dk, dv, rates = backward(
-        *grads, q, k, v, out, lse, alpha, mask, bounds, *ctx.numbers, ctx.alpha_gradient
+        grad, grad_lse, saved, alpha, mask, bounds, ctx.numbers, ctx.scale, ctx.alpha_gradient
     )
     d_alpha = rates.sum((0, 2)).to(alpha.dtype) if ctx.alpha_gradient else None
-    return dq, dk, dv, d_alpha, *[None] * 7
+    return dq, dk, dv, d_alpha, None, None, None, None
 
 
-def _op_backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-    return _differentiate(ctx, las_kernel_backward, grads)
-
-
-las_kernel.register_autograd(_op_backward, setup_context=_setup)
+las_kernel, _apply = fused_operator(
+    "las_kernel", _forward, _backward, like=(_outputs, _gradients), setup=_setup,
+    differentiate=_differentiate, outputs=2,
+)  # fmt: skip
 
 
 def _products(q: list[int], k: list[int], v: list[int], bounds: Any, longest: int) -> int:
@@ -251,32 +237,17 @@ def _products(q: list[int], k: list[int], v: list[int], bounds: Any, longest: in
 
 @register_flop_formula(torch.ops.longlens.las_kernel)
 def _(
-    q: Any, k: Any, v: Any, _a: Any, _m: Any, bounds: Any, longest: int, *_: Any, **__: Any
+    q: Any, k: Any, v: Any, _a: Any, _m: Any, bounds: Any, numbers: list[int], *_: Any, **__: Any
 ) -> int:
-    return _products(q, k, v, bounds, longest)
+    return _products(q, k, v, bounds, numbers[0])
 
 
 @register_flop_formula(torch.ops.longlens.las_kernel_backward)
 def _(
-    _g: Any, _l: Any, q: Any, k: Any, v: Any, _o: Any, _s: Any, _a: Any, _m: Any, bounds: Any,
-    longest: int, *_: Any, **__: Any,
+    _g: Any, _l: Any, saved: Any, _a: Any, _m: Any, bounds: Any, numbers: list[int], *_: Any,
+    **__: Any,
 ) -> int:  # fmt: skip
-    return _products(q, k, v, bounds, longest) * 5 // 2
-
-
-class _Eager(torch.autograd.Function):
-    """The same without the operator's bookkeeping, which costs more than the kernels at times."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        outs = _forward(*inputs)
-        _setup(ctx, inputs, outs)
-        return outs
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return _differentiate(ctx, _backward, grads)
+    return _products(saved[0], saved[1], saved[2], bounds, numbers[0]) * 5 // 2
 
 
 def kernel_attention(
@@ -286,8 +257,7 @@ def kernel_attention(
     *,
     alpha: Tensor | None,
     mask: Tensor | None = None,
-    bounds: Tensor | None = None,
-    longest: int | None = None,
+    packing: Packing | None = None,
     offset: int = 0,
     lag: int = 0,
     causal: bool,
@@ -295,13 +265,10 @@ def kernel_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention over pooled values, (B, Hq, L, Dv), and its log-sum-exp (B, Hq, L) in float32.
 
-    A causal query sees keys up to its position minus `lag`. `bounds` (N+1,) cuts one long row
-    (B = 1) into N sequences of at most `longest` tokens.
+    A causal query sees keys up to its position minus `lag`. `packing` cuts one long row (B = 1)
+    into sequences.
     """
-    longest = q.shape[2] if longest is None else longest
-    numbers = (longest, offset, lag, causal, scale)
-    if torch.compiler.is_compiling() or watched():
-        out, lse = las_kernel(q, k, v, alpha, mask, bounds, *numbers)
-    else:
-        out, lse = _Eager.apply(q, k, v, alpha, mask, bounds, *numbers)  # type: ignore[no-untyped-call]
+    bounds, longest = (None, q.shape[2]) if packing is None else packing
+    numbers = [longest, offset, lag, int(causal)]
+    out, lse = _apply(q, k, v, alpha, mask, bounds, numbers, scale)
     return out, lse

@@ -37,7 +37,7 @@ EXACT = tl.constexpr("ieee")
 @triton.jit(do_not_specialize=["L", "heads"])
 def delta_kernel(
     out, grad, lse, grad_lse, delta, lse_2, o_b, o_h, o_l, g_b, g_h, g_l, L, heads,
-    DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
+    DV: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, HAS_LSE_GRADIENT: tl.constexpr,
 ):  # fmt: skip
     """δ = <dO, O> - dlse, and the log-sum-exp in units of log 2, +inf for rows without keys.
 
@@ -51,7 +51,10 @@ def delta_kernel(
     at, ok = tl.program_id(1).to(tl.int64) * L + i, i < L
     found = tl.load(lse + at, mask=ok, other=0.0) * LOG2_E
     tl.store(lse_2 + at, tl.where(found == float("-inf"), float("inf"), found), mask=ok)
-    tl.store(delta + at, tl.sum(o * g, 1) - tl.load(grad_lse + at, mask=ok, other=0.0), mask=ok)
+    found = tl.sum(o * g, 1)
+    if HAS_LSE_GRADIENT:
+        found -= tl.load(grad_lse + at, mask=ok, other=0.0)
+    tl.store(delta + at, found, mask=ok)
 
 
 @triton.jit
@@ -92,7 +95,7 @@ def query_kernel(
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
     BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, EVEN: tl.constexpr,
-    ALPHA_GRADIENT: tl.constexpr, PRECISION: tl.constexpr,
+    ALPHA_GRADIENT: tl.constexpr, HAS_LSE_GRADIENT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dq, and for each row its share of α's gradient.
 
@@ -160,7 +163,9 @@ def query_kernel(
         fits = ok[:, None] & (d < D)[None, :]
         tl.store(at, (total * scale).to(dq.dtype.element_ty), mask=fits)
         if ALPHA_GRADIENT:
-            rounded = row_delta + tl.load(dlse + row_at + i, mask=ok, other=0.0)
+            rounded = row_delta
+            if HAS_LSE_GRADIENT:
+                rounded += tl.load(dlse + row_at + i, mask=ok, other=0.0)
             rates += (rounded - inner) * moment
             tl.store(dalpha + row_at + i, -rates * LN_2, mask=ok)
 

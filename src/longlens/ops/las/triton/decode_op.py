@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from longlens.ops.las.operands import dense_rows, dense_sides
-from longlens.ops.launching import next_power_of_2, on_device
+from longlens.ops.launching import launch, next_power_of_2
 
 KEYS = 64  # of a tile
 SHORTEST = 256  # keys of a stretch: below that, joining costs more than sharing saves
@@ -54,13 +54,18 @@ def decode_attention(
     top, total = (part.new_empty(part.shape[:3]) for _ in range(2))
     out = q.new_empty(B, heads, 1, width)
     wide = max(16, next_power_of_2(width))
-    with on_device(q):
-        stretch_kernel[(stretches, B * kv_heads)](
-            q, k, v, alpha, mask, part, top, total, q.stride(0), q.stride(1), *k.stride()[:3],
-            *v.stride()[:3], 0 if mask is None else mask.stride(0), n, stretch, kv_heads, scale,
-            GROUP=group, D=D, DV=width, BG=max(16, next_power_of_2(group)),
-            BD=max(16, next_power_of_2(D)), BDV=wide, BN=KEYS, HAS_ALPHA=alpha is not None,
-            HAS_MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        )  # fmt: skip
-        join_kernel[(B * heads,)](part, top, total, out, stretches, group, width, wide)
+    launch(
+        stretch_kernel, (stretches, B * kv_heads), [q, k, v, alpha, mask, part, top, total],
+        [
+            q.stride(0), q.stride(1), *k.stride()[:3], *v.stride()[:3],
+            0 if mask is None else mask.stride(0), n, stretch, kv_heads, scale,
+        ],
+        GROUP=group, D=D, DV=width, BG=max(16, next_power_of_2(group)),
+        BD=max(16, next_power_of_2(D)), BDV=wide, BN=KEYS, HAS_ALPHA=alpha is not None,
+        HAS_MASK=mask is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+    )  # fmt: skip
+    launch(
+        join_kernel, (B * heads,), [part, top, total, out], [stretches], GROUP=group, DV=width,
+        BDV=wide,
+    )  # fmt: skip
     return out

@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
 from longlens.ops.las.flash import flash_backward, flash_forward
 from longlens.ops.las.operands import dense_rows
 from longlens.ops.las.triton.prologue_op import MOST_SEQUENCES, empty_as, strides
-from longlens.ops.launching import next_power_of_2, on_device, watched
+from longlens.ops.launching import fused_operator, launch, next_power_of_2
 
 aten = torch.ops.aten
 WIDTHS = (64, 128)  # narrower heads: one Triton kernel is as fast; wider: cuDNN has no backward
@@ -64,7 +63,7 @@ def _causal_backward(
     return dq, dk, dv
 
 
-def _launch(q: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
+def _grid(q: Tensor) -> tuple[tuple[int, int], dict[str, int]]:
     B, H, n, D = q.shape
     width = next_power_of_2(D)
     block = max(16, 4096 // width)
@@ -78,107 +77,83 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Sa
     """Attention (B, H, n, D), its log-sum-exp (B, H, n), and what the backward pass keeps."""
     from longlens.ops.las.triton.mirror import fold_both, merge_both
 
-    B, H, n, D = q.shape
-    out = empty_as(q, [B, H, n, D])
-    lse = q.new_empty(B, H, n, dtype=torch.float32)
+    out, lse, q2, k2, v2 = _outputs(q, k, v)
     q, k, v, alpha = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(alpha)
-    q2, k2, v2 = (q.new_empty(2 * B, H, n, D) for _ in range(3))
-    grid, settings = _launch(q)
+    B, H, n, _ = q.shape
+    grid, settings = _grid(q)
     half = q2.numel() // 2
-    with on_device(q):
-        fold_both[grid](
-            q, k, v, q2, k2, v2, alpha, *strides(q, k, v), n, H, 0.5 * (n - 1), half, **settings
-        )
-        out2, lse2 = _causal(q2, k2, v2, scale)
-        merge_both[grid](
-            out2.contiguous(), lse2.contiguous(), out, lse, *strides(out), n, H, half, B * H * n,
-            **settings,
-        )  # fmt: skip
+    launch(
+        fold_both, grid, [q, k, v, q2, k2, v2, alpha],
+        [*strides(q, k, v), n, H, 0.5 * (n - 1), half], **settings,
+    )  # fmt: skip
+    out2, lse2 = _causal(q2, k2, v2, scale)
+    launch(
+        merge_both, grid, [out2.contiguous(), lse2.contiguous(), out, lse],
+        [*strides(out), n, H, half, B * H * n], **settings,
+    )  # fmt: skip
     return out, lse, q2, k2, v2
 
 
-def _backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, out: Tensor, lse: Tensor,
-    q2: Tensor, k2: Tensor, v2: Tensor, scale: float,
-    alpha_gradient: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k and v, and α's by row (B, H, n) where asked for (else of length 0)."""
-    from longlens.ops.las.triton.mirror import split_both, unfold_both
-
-    B, H, n, D = q.shape
-    dq, dk, dv = (empty_as(t, [B, H, n, D]) for t in (q, k, v))
-    rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
-    q, k, grad, alpha = dense_rows(q), dense_rows(k), dense_rows(grad), dense_rows(alpha)
-    grad2, out2 = torch.empty_like(q2), torch.empty_like(q2)
-    lse2 = lse.new_empty(2 * B, H, n)
-    grid, settings = _launch(q)
-    half = q2.numel() // 2
-    with on_device(q):
-        split_both[grid](
-            grad, out, lse, grad2, out2, lse2, *strides(grad, out), n, H, half, B * H * n,
-            **settings,
-        )  # fmt: skip
-        found = _causal_backward(grad2, q2, k2, v2, out2, lse2, scale)
-        unfold_both[grid](
-            *(t.contiguous() for t in found), q, k, dq, dk, dv, rates, alpha,
-            *strides(q, k, dq, dk, dv), n, H, 0.5 * (n - 1), half, ALPHA_GRADIENT=alpha_gradient,
-            **settings,
-        )  # fmt: skip
-    return dq, dk, dv, rates
-
-
-@torch.library.custom_op("longlens::las_mirrored", mutates_args=())
-def las_mirrored(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Saved:
-    """The forward pass as compilers see it."""
-    return _forward(q, k, v, alpha, scale)
-
-
-@las_mirrored.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Saved:
+def _outputs(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Saved:
     B, H, n, D = q.shape
     q2, k2, v2 = (q.new_empty(2 * B, H, n, D) for _ in range(3))
     return empty_as(q, [B, H, n, D]), q.new_empty(B, H, n, dtype=torch.float32), q2, k2, v2
 
 
-@torch.library.custom_op("longlens::las_mirrored_backward", mutates_args=())
-def las_mirrored_backward(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, out: Tensor, lse: Tensor,
-    q2: Tensor, k2: Tensor, v2: Tensor, scale: float,
-    alpha_gradient: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The backward pass as compilers see it."""
-    return _backward(grad, q, k, v, alpha, out, lse, q2, k2, v2, scale, alpha_gradient)
+def _backward(
+    grad: Tensor, saved: list[Tensor], alpha: Tensor, scale: float, alpha_gradient: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k and v, and α's by row (B, H, n) where asked for (else of length 0).
+
+    `saved` are q, k, v and all that `_forward` returned.
+    """
+    from longlens.ops.las.triton.mirror import split_both, unfold_both
+
+    dq, dk, dv, rates = _gradients(grad, saved, alpha_gradient)
+    q, k, _, out, lse, q2, k2, v2 = saved
+    B, H, n, _ = q.shape
+    q, k, grad, alpha = dense_rows(q), dense_rows(k), dense_rows(grad), dense_rows(alpha)
+    grad2, out2 = torch.empty_like(q2), torch.empty_like(q2)
+    lse2 = lse.new_empty(2 * B, H, n)
+    grid, settings = _grid(q)
+    half = q2.numel() // 2
+    launch(
+        split_both, grid, [grad, out, lse, grad2, out2, lse2],
+        [*strides(grad, out), n, H, half, B * H * n], **settings,
+    )  # fmt: skip
+    found = _causal_backward(grad2, q2, k2, v2, out2, lse2, scale)
+    launch(
+        unfold_both, grid, [*(t.contiguous() for t in found), q, k, dq, dk, dv, rates, alpha],
+        [*strides(q, k, dq, dk, dv), n, H, 0.5 * (n - 1), half], ALPHA_GRADIENT=alpha_gradient,
+        **settings,
+    )  # fmt: skip
+    return dq, dk, dv, rates
 
 
-@las_mirrored_backward.register_fake
-def _(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, out: Tensor, lse: Tensor,
-    q2: Tensor, k2: Tensor, v2: Tensor, scale: float,
-    alpha_gradient: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    rates = q.new_empty(lse.shape if alpha_gradient else 0, dtype=torch.float32)
-    shape = list(q.shape)
-    return empty_as(q, shape), empty_as(k, shape), empty_as(v, shape), rates
+def _gradients(
+    grad: Tensor, saved: list[Tensor], *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv = (empty_as(t, list(t.shape)) for t in saved[:3])
+    return dq, dk, dv, grad.new_empty(saved[4].shape if rest[-1] else 0, dtype=torch.float32)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     q, k, v, alpha, ctx.scale = inputs
     ctx.alpha_gradient = alpha.requires_grad
-    ctx.save_for_backward(q, k, v, alpha, *output)
+    ctx.save_for_backward(q, k, v, *output, alpha)
 
 
-def _differentiate(ctx: Any, backward: Any, grad: Tensor) -> tuple[Any, ...]:
-    saved = ctx.saved_tensors
-    dq, dk, dv, rates = backward(grad, *saved, ctx.scale, ctx.alpha_gradient)
-    d_alpha = rates.sum((0, 2)).to(saved[3].dtype) if ctx.alpha_gradient else None
+def _differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    *saved, alpha = ctx.saved_tensors
+    dq, dk, dv, rates = backward(grads[0], saved, alpha, ctx.scale, ctx.alpha_gradient)
+    d_alpha = rates.sum((0, 2)).to(alpha.dtype) if ctx.alpha_gradient else None
     return dq, dk, dv, d_alpha, None
 
 
-def _op_backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-    return _differentiate(ctx, las_mirrored_backward, grad)
-
-
-las_mirrored.register_autograd(_op_backward, setup_context=_setup)
+las_mirrored, _apply = fused_operator(
+    "las_mirrored", _forward, _backward, like=(_outputs, _gradients), setup=_setup,
+    differentiate=_differentiate, outputs=1,
+)  # fmt: skip
 
 
 @register_flop_formula(torch.ops.longlens.las_mirrored)
@@ -188,29 +163,12 @@ def _(q: list[int], *_: Any, **__: Any) -> int:
 
 
 @register_flop_formula(torch.ops.longlens.las_mirrored_backward)
-def _(_: Any, q: list[int], *__: Any, **___: Any) -> int:
+def _(_: Any, saved: Any, *__: Any, **___: Any) -> int:
+    q: list[int] = saved[0]
     return 10 * math.prod(q[:3]) * q[2] * q[3]
-
-
-class _Eager(torch.autograd.Function):
-    """The same without the operator's bookkeeping."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        outs = _forward(*inputs)
-        _setup(ctx, inputs, outs)
-        return outs[0]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return _differentiate(ctx, _backward, grads[0])
 
 
 def mirrored_attention(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Tensor:
     """Two-sided LaS attention over pooled values, all of shape (B, H, n, D), with α·n in range."""
-    if torch.compiler.is_compiling() or watched():
-        out: Tensor = las_mirrored(q, k, v, alpha, scale)[0]
-    else:
-        out = _Eager.apply(q, k, v, alpha, scale)  # type: ignore[no-untyped-call]
+    out: Tensor = _apply(q, k, v, alpha, scale)[0]
     return out
