@@ -1,7 +1,7 @@
 """Multi-head attention, softmax or LaS (Zimerman & Wolf, ICML 2024), on the same projections.
 
-Left open by the paper, so options here: the reading of the smoothing and of its edges, that of the
-bound B, positional encoding (none by default, or rotary), causality.
+Left open by the paper, so options here: the smoothing and its edges, what the bound B means,
+positional encoding (none by default, or rotary), causality.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from longlens.layers.base import Aspects
+from longlens.layers.base import Aspects, check_choice
 from longlens.layers.decay import DecayRates
 from longlens.layers.split import SplitSequence
-from longlens.ops.las import (
-    las_attention,
-    las_attention_packed,
-    las_attention_sharded,
-)
+from longlens.ops.las import las_attention, las_attention_packed, las_attention_sharded
 from longlens.ops.las.checks import check_reading
 from longlens.ops.las.decode import LaSCache
 from longlens.ops.las.sharded import EXCHANGES
@@ -27,6 +23,8 @@ from longlens.ops.rotary import rotary_angles, rotate
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
+
+CACHE_OPTIONS = ("window", "smoothing", "edge", "chunk")  # what a cache shares with its layer
 
 
 class SoftmaxAttention(SplitSequence, nn.Module):
@@ -69,7 +67,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
             bias: whether the projections have biases.
             impl: the implementation of `las_attention`.
             sequence_group: the ranks that share each sequence. Every one then calls the layer with
-                a contiguous piece of it (and of its mask), in the order of the ranks; lengths may
+                a contiguous part of it (and of its mask), in the order of the ranks; lengths may
                 differ. None: the input is the whole sequence.
             sequence_exchange: how they share it, "gather" or "ring": see `las_attention_sharded`.
 
@@ -89,16 +87,10 @@ class SoftmaxAttention(SplitSequence, nn.Module):
             raise ValueError(f"head_dim must be even for rotary positions, got {self.head_dim}")
         self.causal, self.chunk, self.impl = causal, chunk, impl
         self.rotary, self.rotary_base = rotary, rotary_base
-        if sequence_exchange not in EXCHANGES:
-            raise ValueError(
-                f"sequence_exchange must be one of {EXCHANGES}, got {sequence_exchange!r}"
-            )
+        check_choice("sequence_exchange", sequence_exchange, EXCHANGES)
         self.sequence_group, self.sequence_exchange = sequence_group, sequence_exchange
-        self.window, self.smoothing, self.edge = (
-            1,
-            check_reading(1, None, "zero", causal, chunk),
-            "zero",
-        )
+        self.window, self.edge = 1, "zero"
+        self.smoothing = check_reading(1, None, "zero", causal, chunk)
         self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=bias)
         self.out = nn.Linear(num_heads * self.head_dim, dim, bias=bias)
 
@@ -135,7 +127,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
             q, k = rotate(q, *angles), rotate(k, *angles)
         return q, k, v
 
-    def _reading(self, mask: Tensor | None) -> dict[str, Any]:
+    def _semantics(self, mask: Tensor | None) -> dict[str, Any]:
         """The options of `las_attention`."""
         alpha, alpha_max = self.rates()
         return dict(
@@ -169,21 +161,21 @@ class SoftmaxAttention(SplitSequence, nn.Module):
             self.num_heads,
             self.num_kv_heads,
             angles=self._angles(positions),
-            **self._reading(mask),
+            **self._semantics(mask),
         )
         return self._output(y)
 
     def _attend_split(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Attention of this rank's piece over the whole sequence: (B, L, dim) -> (B, Hq, L, D)."""
-        pieces = self._pieces(x, mask)
-        positions = torch.arange(*pieces.span, device=x.device)
+        """Attend with this rank's queries to the whole sequence: (B, L, dim) -> (B, Hq, L, D)."""
+        layout = self._layout(x, mask)
+        positions = torch.arange(*layout.span, device=x.device)
         return las_attention_sharded(
             *self._project(x, positions),
-            group=pieces.group,
-            lengths=[stop - start for start, stop in pieces.spans],
+            group=layout.group,
+            lengths=[stop - start for start, stop in layout.spans],
             exchange=self.sequence_exchange,
             enable_gqa=True,
-            **self._reading(mask),
+            **self._semantics(mask),
         )
 
     def prefill(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, LaSCache]:
@@ -202,20 +194,13 @@ class SoftmaxAttention(SplitSequence, nn.Module):
             x, mask = x.gather(1, there[..., None].expand_as(x)), mask.gather(1, there)
         positions = torch.arange(x.shape[1], device=x.device)
         q, k, v = self._project(x, positions)
-        y = self._output(las_attention(q, k, v, enable_gqa=True, **self._reading(mask)))
+        y = self._output(las_attention(q, k, v, enable_gqa=True, **self._semantics(mask)))
         cache = self._cache(k, v, mask)
         return (y if mask is None else y.gather(1, back[..., None].expand_as(y))), cache
 
     def _cache(self, k: Tensor, v: Tensor, mask: Tensor | None) -> LaSCache:
-        return LaSCache(
-            k,
-            v,
-            window=self.window,
-            smoothing=self.smoothing,
-            edge=self.edge,
-            chunk=self.chunk,
-            key_mask=mask,
-        )
+        options = {name: getattr(self, name) for name in CACHE_OPTIONS}
+        return LaSCache(k, v, key_mask=mask, **options)
 
     def _check_decodes(self) -> None:
         if self.sequence_group is not None:
@@ -250,7 +235,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
         return self._output(y)[:, 0], state
 
     def _check_state(self, state: LaSCache) -> None:
-        for name in ("window", "smoothing", "edge", "chunk"):
+        for name in CACHE_OPTIONS:
             ours, theirs = getattr(self, name), getattr(state, name)
             if ours != theirs:
                 raise ValueError(

@@ -103,11 +103,11 @@ def optim_hints(model: nn.Module) -> OptimHints:
         model: any module; it may be a mixer, a model, or either of them wrapped or sharded.
 
     Returns:
-        for the parameters with wishes, their name as in ``model.named_parameters()`` and the
+        for each parameter that has hints, its name as in ``model.named_parameters()`` and the
         options; all other parameters are missing.
 
     Raises:
-        ValueError: where a module has wishes for a parameter that it does not have.
+        ValueError: where a module has hints for a parameter that it does not have.
 
     >>> from longlens.layers import build
     >>> optim_hints(build("lru", 8, state=4))["log_rate"]
@@ -116,13 +116,13 @@ def optim_hints(model: nn.Module) -> OptimHints:
     hints: dict[str, Mapping[str, float]] = {}
     for prefix, module in model.named_modules():
         # Not getattr: a compiled module hands on the attributes of the one that it wraps.
-        wishes = inspect.getattr_static(module, "optim_hints", {})
-        own = dict(module.named_parameters(recurse=False))
-        for name, options in wishes.items():
-            if name not in own:
+        of_module = inspect.getattr_static(module, "optim_hints", {})
+        parameters = dict(module.named_parameters(recurse=False))
+        for name, options in of_module.items():
+            if name not in parameters:
                 raise ValueError(
                     f"{type(module).__name__}.optim_hints names {name!r}, but the module's "
-                    f"parameters are {', '.join(map(repr, own))}"
+                    f"parameters are {', '.join(map(repr, parameters))}"
                 )
             hints[f"{prefix}.{name}" if prefix else name] = dict(options)
     return hints

@@ -42,7 +42,7 @@ class BigBird(MultiHead):
         dim: D.
         num_heads: H.
         block: positions per block.
-        window_blocks: neighbouring blocks seen, own included (odd).
+        window_blocks: neighbouring blocks seen, its own included (odd).
         global_blocks: blocks at each end that see and are seen by all.
         random_blocks: random blocks seen by each block.
         seed: which random blocks; None: drawn like a weight, so that every layer has its own.

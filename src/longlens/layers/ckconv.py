@@ -12,6 +12,7 @@ numbers a layer); positions are divided by `max_length`; the last layer starts s
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,12 +63,18 @@ class CKConvKernel(Kernel):
         dim: D.
         directions: M.
         hidden: width of the network.
-        omega: its first frequency.
-        max_length: the longest kernel.
+        omega: its first frequency; higher allows rougher kernels.
+        max_length: the longest sequence.
     """
 
     def __init__(
-        self, dim: int, *, directions: int, hidden: int, omega: float, max_length: int
+        self,
+        dim: int,
+        *,
+        directions: int = 1,
+        hidden: int = 32,
+        omega: float = 30.0,
+        max_length: int = 1024,
     ) -> None:
         super().__init__()
         check_positive(dim=dim, max_length=max_length)
@@ -90,35 +97,14 @@ class CKConvKernel(Kernel):
 class CKConv(LongConvolution):
     """Continuous kernel convolution.
 
-    Args:
-        dim: D.
-        hidden: width of the network that makes the kernel.
-        omega: its first frequency; higher allows rougher kernels.
-        max_length: the longest sequence.
-        bidirectional: a second kernel looks at the future.
-        output: "glu", "linear" or "none".
+    Its options are those of :class:`CKConvKernel`, ``bidirectional`` and ``output``.
 
     >>> CKConv(8, hidden=8, max_length=16)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
     """
 
+    kernel_type = CKConvKernel
     aspects = Aspects(special_init=True)
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        hidden: int = 32,
-        omega: float = 30.0,
-        max_length: int = 1024,
-        bidirectional: bool = False,
-        output: str = "linear",
-    ) -> None:
-        kernel = CKConvKernel(
-            dim,
-            directions=1 + bidirectional,
-            hidden=hidden,
-            omega=omega,
-            max_length=max_length,
-        )
-        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)
+    def __init__(self, dim: int, *, output: str = "linear", **options: Any) -> None:
+        super().__init__(dim, output=output, **options)

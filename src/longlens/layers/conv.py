@@ -56,7 +56,6 @@ class ShortConv(Mixer):
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
-        check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         window = torch.cat([state[0], x[..., None].to(state[0].dtype)], dim=-1)
         y = self.depthwise(window)[..., 0]

@@ -9,6 +9,8 @@ Shapes: B batch, L length, D channels, N modes per channel, M directions (1 or 2
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -54,22 +56,26 @@ class DiagonalKernel(Kernel):
 
 
 class LongConvolution(Mixer):
-    """Convolve with the kernels of a :class:`Kernel`, add a skip, activate, project.
+    """Convolve with the kernels of ``kernel_type``, add a skip, activate, project.
 
     Args:
         dim: D.
-        kernel: makes (M, D, L) kernels; M = 2 where ``bidirectional``.
         bidirectional: use a second kernel that looks at the future.
         output: "glu", "linear" or "none", see :class:`~longlens.layers.base.OutputMix`.
+        options: those of ``kernel_type``, except for ``directions``.
     """
 
     cost = "L log L"
+    kernel_type: type[Kernel]
+    """Makes (M, D, L) kernels; M = 2 where ``bidirectional``."""
 
-    def __init__(self, dim: int, kernel: Kernel, *, bidirectional: bool, output: str) -> None:
+    def __init__(
+        self, dim: int, *, bidirectional: bool = False, output: str = "glu", **options: Any
+    ) -> None:
         super().__init__()
         check_positive(dim=dim)
         self.causal = not bidirectional
-        self.kernel = kernel
+        self.kernel = self.kernel_type(dim, directions=1 + bidirectional, **options)
         self.skip = nn.Parameter(torch.randn(dim))
         self.mix = OutputMix(dim, output)
 
@@ -93,7 +99,6 @@ class RecurrentConvolution(LongConvolution):
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step in O(1) memory: x (B, D) -> y (B, D), equal to forward at that position."""
-        check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         y, state = self.kernel.step(x, state)  # type: ignore[operator]
         return self.mix(y + self.skip.to(x.dtype) * x), state

@@ -1,4 +1,4 @@
-"""The decay rates of an attention's heads, fixed or learned, with a bound that needs no reading."""
+"""The decay rates of an attention's heads, fixed or learned, with a bound known in advance."""
 
 from __future__ import annotations
 

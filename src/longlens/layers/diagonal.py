@@ -58,7 +58,6 @@ class DiagonalRecurrence(Mixer):
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
-        check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         with no_autocast(x):
             ratio, b, c = self.discrete()

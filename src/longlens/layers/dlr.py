@@ -59,20 +59,11 @@ class DLRKernel(DiagonalKernel):
 class DLR(RecurrentConvolution):
     """Diagonal linear RNN.
 
-    Args:
-        dim: D.
-        state: N complex modes, shared by the channels.
-        bidirectional: a second kernel looks at the future.
-        output: "glu", "linear" or "none".
+    Its options are those of :class:`DLRKernel`, ``bidirectional`` and ``output``.
 
     >>> DLR(8, state=4)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
     """
 
+    kernel_type = DLRKernel
     aspects = Aspects(stable=True)
-
-    def __init__(
-        self, dim: int, *, state: int = 64, bidirectional: bool = False, output: str = "glu"
-    ) -> None:
-        kernel = DLRKernel(dim, state=state, directions=1 + bidirectional)
-        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

@@ -15,6 +15,8 @@ parts of λ and one for the imaginary parts; they start equal, and the paper has
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -38,7 +40,7 @@ class DSSKernel(DiagonalKernel):
         state: N complex modes per channel.
         directions: M.
         variant: "exp" or "softmax".
-        max_length: how many taps the softmax sums over.
+        max_length: how many taps the softmax sums over ("exp" does not use it).
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
     """
@@ -80,41 +82,14 @@ class DSSKernel(DiagonalKernel):
 class DSS(RecurrentConvolution):
     """Diagonal state-space layer in its first form.
 
-    Args:
-        dim: D.
-        state: N complex modes per channel.
-        bidirectional: a second kernel looks at the future.
-        variant: "exp" or "softmax".
-        max_length: how many taps the softmax sums over ("exp" does not use it).
-        dt_min: smallest initial step size.
-        dt_max: largest initial step size.
-        output: "glu", "linear" or "none".
+    Its options are those of :class:`DSSKernel`, ``bidirectional`` and ``output``.
 
     >>> DSS(8, state=4)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
     """
 
+    kernel_type = DSSKernel
     aspects = Aspects(special_init=True, stable=True)
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        state: int = 64,
-        bidirectional: bool = False,
-        variant: str = "exp",
-        max_length: int = 1024,
-        dt_min: float = 1e-3,
-        dt_max: float = 1e-1,
-        output: str = "linear",
-    ) -> None:
-        kernel = DSSKernel(
-            dim,
-            state=state,
-            directions=1 + bidirectional,
-            variant=variant,
-            max_length=max_length,
-            dt_min=dt_min,
-            dt_max=dt_max,
-        )
-        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)
+    def __init__(self, dim: int, *, output: str = "linear", **options: Any) -> None:
+        super().__init__(dim, output=output, **options)

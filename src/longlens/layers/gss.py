@@ -115,7 +115,6 @@ class GSS(Mixer):
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
-        check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         u = self.norm(F.gelu(self.to_inner(x)))
         y, state = self.kernel.step(u, state)

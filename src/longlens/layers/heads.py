@@ -146,7 +146,6 @@ class CachedAttention(MultiHead):
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
-        check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         q, k_new, v_new = self.project(x[:, None])
         k = torch.cat([state[0].to(k_new.dtype), k_new], dim=2)

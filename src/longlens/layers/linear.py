@@ -57,7 +57,6 @@ class LinearAttention(MultiHead):
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step in O(1) memory: x (B, D) -> y (B, D)."""
-        check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         q, k, v = self.project(x[:, None])
         with no_autocast(v):

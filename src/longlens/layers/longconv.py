@@ -49,7 +49,7 @@ class LongConvKernel(Kernel):
     Args:
         dim: D.
         directions: M.
-        max_length: taps per kernel.
+        max_length: the longest sequence, and the number of taps.
         threshold: λ of the squash; 0 turns it off.
         smoothing: odd width 2p + 1 of the moving average; 1 turns it off.
     """
@@ -57,7 +57,13 @@ class LongConvKernel(Kernel):
     optim_hints = special("taps")
 
     def __init__(
-        self, dim: int, *, directions: int, max_length: int, threshold: float, smoothing: int
+        self,
+        dim: int,
+        *,
+        directions: int = 1,
+        max_length: int = 1024,
+        threshold: float = 0.003,
+        smoothing: int = 3,
     ) -> None:
         super().__init__()
         check_positive(dim=dim, max_length=max_length)
@@ -79,35 +85,11 @@ class LongConvKernel(Kernel):
 class LongConv(LongConvolution):
     """Long convolution with one parameter per tap.
 
-    Args:
-        dim: D.
-        max_length: the longest sequence, and the number of taps.
-        threshold: λ of the squash; 0 turns it off.
-        smoothing: odd width of the moving average over the taps; 1 turns it off.
-        bidirectional: a second kernel looks at the future.
-        output: "glu", "linear" or "none".
+    Its options are those of :class:`LongConvKernel`, ``bidirectional`` and ``output``.
 
     >>> LongConv(8, max_length=16)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
     """
 
+    kernel_type = LongConvKernel
     aspects = Aspects(regularized=True, special_init=True)
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        max_length: int = 1024,
-        threshold: float = 0.003,
-        smoothing: int = 3,
-        bidirectional: bool = False,
-        output: str = "glu",
-    ) -> None:
-        kernel = LongConvKernel(
-            dim,
-            directions=1 + bidirectional,
-            max_length=max_length,
-            threshold=threshold,
-            smoothing=smoothing,
-        )
-        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

@@ -250,7 +250,6 @@ class Mega(Mixer):
         self, x: Tensor, state: State | None = None, *, kept: Tensor | None = None
     ) -> tuple[Tensor, State]:
         """One step: x and kept (B, D) -> y (B, D)."""
-        check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         average, keys, values = state
         if self.chunk is not None and keys.shape[1] == self.chunk:  # a new chunk starts

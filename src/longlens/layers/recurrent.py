@@ -73,7 +73,6 @@ class RecurrentNetwork(Mixer):
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
-        check_step(self)
         state = self.initial_state(x.shape[0]) if state is None else state
         with no_autocast(x):
             state = tuple(rnn_step(self.kind, full_precision(x), list(state), list(self.forwards)))

@@ -142,9 +142,9 @@ class Reformer(MultiHead):
             mine, theirs = query_home[..., r, None], key_home[..., None, :, r]
             ahead = query_home[..., rounds + r, None] - key_home[..., None, :, rounds + r]
             met = met + ((mine == theirs) & (ahead >= 0) & (ahead <= 1)).to(q.dtype)
-        own = torch.arange(rounds, device=q.device).view(1, 1, -1, 1, 1, 1)
-        mine = query_home[..., :rounds].gather(-1, own.expand(*query_home.shape[:-1], 1))
-        theirs = key_home[..., :rounds].gather(-1, own.expand(*key_home.shape[:-1], 1))
+        this_round = torch.arange(rounds, device=q.device).view(1, 1, -1, 1, 1, 1)
+        mine = query_home[..., :rounds].gather(-1, this_round.expand(*query_home.shape[:-1], 1))
+        theirs = key_home[..., :rounds].gather(-1, this_round.expand(*key_home.shape[:-1], 1))
         allowed = (mine == theirs[..., 0][..., None, :]) & (key_at < length)
         if self.causal:
             allowed = allowed & (key_at <= query_at)

@@ -48,12 +48,18 @@ class Lazy:
 
 
 def _parameters(target: Callable[..., nn.Module]) -> dict[str, inspect.Parameter]:
-    """The keyword parameters of a factory; ``**options`` of a class are those of its parent."""
+    """The keyword parameters of a factory.
+
+    ``**options`` of a class are those of its parent, and those of its ``kernel_type`` if it has one
+    (except for the number of directions, which follows from ``bidirectional``).
+    """
     parameters = dict(list(inspect.signature(target).parameters.items())[1:])  # all but dim
     rest = [name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD]
-    if rest and isinstance(target, type) and target.__base__ is not None:
+    if rest and isinstance(target, type):
         del parameters[rest[0]]
-        parameters = {**_parameters(target.__base__), **parameters}
+        for parent in filter(None, (getattr(target, "kernel_type", None), target.__base__)):
+            parameters = {**_parameters(parent), **parameters}
+        parameters.pop("directions", None)
     return parameters
 
 
@@ -162,11 +168,11 @@ def build(key: str, dim: int, **options: Any) -> nn.Module:
     ValueError: unknown option of 's4d' 'bidirectonal'; did you mean 'bidirectional' ...? known: ...
     """
     known = options_of(key)
-    own = MIXERS[key]
-    takes_any = not isinstance(own, Lazy) and any(
-        p.kind is p.VAR_KEYWORD for p in _parameters(own).values()
+    factory = MIXERS[key]
+    takes_any = not isinstance(factory, Lazy) and any(
+        p.kind is p.VAR_KEYWORD for p in _parameters(factory).values()
     )
     for name in options:
         if name not in known and not takes_any:
             raise unknown(f"option of {key!r}", name, known)
-    return own(dim, **options)
+    return factory(dim, **options)

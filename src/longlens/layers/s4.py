@@ -41,7 +41,7 @@ class S4Kernel(Kernel):
         dim: D.
         state: N, counting both of each conjugate pair (even).
         directions: M.
-        max_length: the longest kernel, and the length C̃ is truncated for.
+        max_length: the longest sequence, and the length C̃ is truncated for.
         dt_min: smallest initial step size.
         dt_max: largest initial step size.
         ssms: how many A and B there are, a divisor of D; None: one for each channel.
@@ -144,44 +144,11 @@ class S4Kernel(Kernel):
 class S4(RecurrentConvolution):
     """Structured state-space layer.
 
-    Args:
-        dim: D.
-        state: N, counting both of each conjugate pair (even).
-        bidirectional: a second kernel looks at the future.
-        max_length: the longest sequence.
-        dt_min: smallest initial step size.
-        dt_max: largest initial step size.
-        ssms: how many A and B there are, a divisor of D; None: one for each channel.
-        dt_lr: learning rate of the step sizes; None: the model's.
-        output: "glu", "linear" or "none".
+    Its options are those of :class:`S4Kernel`, ``bidirectional`` and ``output``.
 
     >>> S4(8, state=4, max_length=16)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
     """
 
+    kernel_type = S4Kernel
     aspects = Aspects(special_init=True, stable=True)
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        state: int = 64,
-        bidirectional: bool = False,
-        max_length: int = 1024,
-        dt_min: float = 1e-3,
-        dt_max: float = 1e-1,
-        ssms: int | None = None,
-        dt_lr: float | None = 1e-3,
-        output: str = "glu",
-    ) -> None:
-        kernel = S4Kernel(
-            dim,
-            state=state,
-            directions=1 + bidirectional,
-            max_length=max_length,
-            dt_min=dt_min,
-            dt_max=dt_max,
-            ssms=ssms,
-            dt_lr=dt_lr,
-        )
-        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

@@ -107,44 +107,11 @@ class S4DKernel(DiagonalKernel):
 class S4D(RecurrentConvolution):
     """Diagonal state-space layer.
 
-    Args:
-        dim: D.
-        state: N, counting both of each conjugate pair (even).
-        bidirectional: a second kernel looks at the future.
-        init: "legs", "inv" or "lin".
-        b_init: "ones" or, for "legs", "hippo": the B that C starts multiplied by.
-        discretization: "zoh" or "bilinear".
-        dt_min: smallest initial step size.
-        dt_max: largest initial step size.
-        output: "glu", "linear" or "none".
+    Its options are those of :class:`S4DKernel`, ``bidirectional`` and ``output``.
 
     >>> S4D(8, state=4)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
     """
 
+    kernel_type = S4DKernel
     aspects = Aspects(special_init=True, stable=True)
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        state: int = 64,
-        bidirectional: bool = False,
-        init: str = "legs",
-        b_init: str = "ones",
-        discretization: str = "zoh",
-        dt_min: float = 1e-3,
-        dt_max: float = 1e-1,
-        output: str = "glu",
-    ) -> None:
-        kernel = S4DKernel(
-            dim,
-            state=state,
-            directions=1 + bidirectional,
-            init=init,
-            b_init=b_init,
-            discretization=discretization,
-            dt_min=dt_min,
-            dt_max=dt_max,
-        )
-        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

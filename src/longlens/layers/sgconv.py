@@ -29,7 +29,7 @@ class SGConvKernel(Kernel):
         directions: M.
         scale_dim: d, parameters per scale and channel.
         decay: γ, the weight of a scale relative to the one before.
-        max_length: the longest kernel.
+        max_length: the longest sequence.
     """
 
     optim_hints = special("w")
@@ -37,7 +37,13 @@ class SGConvKernel(Kernel):
     norm: Tensor
 
     def __init__(
-        self, dim: int, *, directions: int, scale_dim: int, decay: float, max_length: int
+        self,
+        dim: int,
+        *,
+        directions: int = 1,
+        scale_dim: int = 32,
+        decay: float = 0.5,
+        max_length: int = 1024,
     ) -> None:
         super().__init__()
         check_positive(dim=dim, scale_dim=scale_dim, max_length=max_length)
@@ -68,35 +74,11 @@ class SGConvKernel(Kernel):
 class SGConv(LongConvolution):
     """Structured global convolution.
 
-    Args:
-        dim: D.
-        scale_dim: d, parameters per scale and channel.
-        decay: γ, the weight of a scale relative to the one before.
-        max_length: the longest sequence.
-        bidirectional: a second kernel looks at the future.
-        output: "glu", "linear" or "none".
+    Its options are those of :class:`SGConvKernel`, ``bidirectional`` and ``output``.
 
     >>> SGConv(8, scale_dim=4, max_length=16)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
     """
 
+    kernel_type = SGConvKernel
     aspects = Aspects(regularized=True, special_init=True)
-
-    def __init__(
-        self,
-        dim: int,
-        *,
-        scale_dim: int = 32,
-        decay: float = 0.5,
-        max_length: int = 1024,
-        bidirectional: bool = False,
-        output: str = "glu",
-    ) -> None:
-        kernel = SGConvKernel(
-            dim,
-            directions=1 + bidirectional,
-            scale_dim=scale_dim,
-            decay=decay,
-            max_length=max_length,
-        )
-        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)

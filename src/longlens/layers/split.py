@@ -1,4 +1,4 @@
-"""Layers that take a sequence split across processes: each rank calls them with its own piece."""
+"""Layers that take a sequence split across processes: each rank calls them with its part."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SplitSequence:
     def sequence_group(self, group: ProcessGroup | DeviceMesh | None) -> None:
         self._sequence_group = _Shared(group)
 
-    def _pieces(self, x: Tensor, mask: Tensor | None) -> Pieces:
+    def _layout(self, x: Tensor, mask: Tensor | None) -> Pieces:
         """Who holds which positions; every rank raises where their inputs do not go together."""
         assert self.sequence_group is not None
         return agree(

@@ -13,6 +13,8 @@ those of HiPPO-LegT, with Δ kept fixed.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -74,31 +76,14 @@ class SSKernel(Kernel):
 class SS(RecurrentConvolution):
     """Linear state-space layer with a dense transition.
 
-    Args:
-        dim: D.
-        state: N.
-        bidirectional: a second kernel looks at the future.
-        dt_min: smallest initial step size.
-        dt_max: largest initial step size.
-        output: "glu", "linear" or "none".
+    Its options are those of :class:`SSKernel`, ``bidirectional`` and ``output``.
 
     >>> SS(8, state=4)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
     """
 
+    kernel_type = SSKernel
     aspects = Aspects(special_init=True)
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        state: int = 32,
-        bidirectional: bool = False,
-        dt_min: float = 1e-3,
-        dt_max: float = 1e-1,
-        output: str = "linear",
-    ) -> None:
-        kernel = SSKernel(
-            dim, state=state, directions=1 + bidirectional, dt_min=dt_min, dt_max=dt_max
-        )
-        super().__init__(dim, kernel, bidirectional=bidirectional, output=output)
+    def __init__(self, dim: int, *, output: str = "linear", **options: Any) -> None:
+        super().__init__(dim, output=output, **options)

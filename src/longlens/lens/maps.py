@@ -37,7 +37,7 @@ def attention_map(layer: nn.Module, x: Tensor) -> Tensor | None:
     """
     if isinstance(layer, SoftmaxAttention):
         q, k, _ = layer._project(x, torch.arange(x.shape[1], device=x.device))
-        options = {n: v for n, v in layer._reading(None).items() if n != "impl"}
+        options = {n: v for n, v in layer._semantics(None).items() if n != "impl"}
         return las_weights(q, k, enable_gqa=True, **options)
     if isinstance(layer, Mega):
         return _mega(layer, x)

@@ -78,21 +78,21 @@ class OperationCounter(TorchDispatchMode):
             with self:
                 return OPDEFS[name]._init_fn(*args, **kwargs)
         out = func(*args, **kwargs)
-        made = _tensors(out)
+        outputs = _tensors(out)
         followed = any(id(t) in self._followed for t in _tensors((args, kwargs)))
         if followed:
-            self._followed.update({id(t): t for t in made})
+            self._followed.update({id(t): t for t in outputs})
         if not _is_free(func):
             self.calls[name] += 1
             self.followed_calls[name] += followed
-            self.flops += self._cost(func, name, args, kwargs, out, made)
+            self.flops += self._cost(func, name, args, kwargs, out, outputs)
             products = ("_fft", "aten::mul", "aten::clone", "aten::_to_copy", "aten::cat")
-            if any(t.is_complex() for t in made) and not any(p in name for p in products):
+            if any(t.is_complex() for t in outputs) and not any(p in name for p in products):
                 self.complex_calls[name] += 1
         return out
 
     def _cost(
-        self, func: Any, name: str, args: Any, kwargs: Any, out: Any, made: list[Tensor]
+        self, func: Any, name: str, args: Any, kwargs: Any, out: Any, outputs: list[Tensor]
     ) -> float:
         # Two operators of the CPU for which torch has no formula.
         if name == "aten::_scaled_dot_product_flash_attention_for_cpu":
@@ -106,14 +106,14 @@ class OperationCounter(TorchDispatchMode):
         if formula is not None:
             return float(formula(*args, **kwargs, out_val=out))
         read = _tensors((args, kwargs))
-        size = max((t.numel() for t in read + made), default=0)
+        size = max((t.numel() for t in read + outputs), default=0)
         if "_fft_" in name:
             # The real side has n points, the complex side n/2 + 1; dims is the second argument.
-            real = next((t for t in read + made if not t.is_complex()), made[0])
+            real = next((t for t in read + outputs if not t.is_complex()), outputs[0])
             points = math.prod(real.shape[d] for d in args[1])
             return float(2.5 * real.numel() * math.log2(max(2, points)))
         if "sort" in name:
-            return float(size * math.log2(max(2, made[0].shape[-1])))
+            return float(size * math.log2(max(2, outputs[0].shape[-1])))
         return float(size)
 
 

@@ -73,7 +73,7 @@ class TokenHead(nn.Module):
     Args:
         dim: D.
         vocab_size: V.
-        weight: share this (V, D) weight, that of the embedding; None: an own one.
+        weight: share this (V, D) weight, that of the embedding; None: one of its own.
 
     >>> TokenHead(8, 5)(torch.randn(2, 4, 8)).shape
     torch.Size([2, 4, 5])

@@ -47,8 +47,8 @@ class _Standardise(torch.autograd.Function):
             to_bias, to_weight = scaled_sums_reference(*given).unbind()
         grad = grad.to(wide)
         shared = (to_bias + wide * to_weight) / count  # what statistics pass on, to real rows
-        own = grad - (shared if real is None else shared * real)
-        return (own * (rate * weight)).to(x.dtype), None, None, to_weight, to_bias, None
+        to_rows = grad - (shared if real is None else shared * real)
+        return (to_rows * (rate * weight)).to(x.dtype), None, None, to_weight, to_bias, None
 
 
 class MaskedBatchNorm(nn.Module):

@@ -55,14 +55,14 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Raise unless ``tensors``, read from ``path``, are the model's (which may be on meta)."""
-    own: dict[str, Tensor] = model.state_dict(keep_vars=True)  # shared ones are one object
-    there = {id(value) for name, value in own.items() if name in tensors}
-    missing = [n for n, value in own.items() if n not in tensors and id(value) not in there]
-    foreign = [name for name in tensors if name not in own]
+    state: dict[str, Tensor] = model.state_dict(keep_vars=True)  # shared ones are one object
+    there = {id(value) for name, value in state.items() if name in tensors}
+    missing = [n for n, value in state.items() if n not in tensors and id(value) not in there]
+    foreign = [name for name in tensors if name not in state]
     if missing or foreign:
         raise ValueError(f"{path} does not fit the model: missing {missing}, foreign {foreign}")
     for name, tensor in tensors.items():
-        like = own[name]
+        like = state[name]
         kind = tensor.is_floating_point() and like.is_floating_point()
         if tensor.shape != like.shape or not (kind or tensor.dtype == like.dtype):
             raise ValueError(
