@@ -19,7 +19,8 @@ import pytest
 from longlens.experiments.catalog import NAMES
 from longlens.report.cells import table
 from longlens.report.formats import BLOCK
-from longlens.report.results import Experiment, read_file
+from longlens.report.results import read_file
+from longlens.runs.results import ResultTable
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -77,7 +78,7 @@ def measured(pattern: str) -> frozenset[float]:
             continue
         found.update(leaves(json.loads(path.read_text())))
         part = read_file(path)
-        if isinstance(part, Experiment):
+        if isinstance(part, ResultTable):
             cells = [cell for cells in table(part).values() for cell in cells.values()]
             found.update(v for c in cells for v in (c.mean, c.deviation) if v is not None)
     return frozenset(found)

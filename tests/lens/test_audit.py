@@ -183,6 +183,28 @@ def test_whole_numbers_for_floats_name_the_same_runs_as_the_sweep(tmp_path):
     assert (tmp_path / "runs" / report["points"][0]["run"] / "record.json").exists()
 
 
+def test_two_workers_find_what_one_finds(tmp_path, monkeypatch):
+    """Whichever process finishes first: the same report but for times."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))  # as in this process
+
+    def without_times(report):
+        times = ("started", "ended", "train_seconds")
+        if isinstance(report, dict):
+            return {k: without_times(v) for k, v in report.items() if k not in times}
+        return [without_times(one) for one in report] if isinstance(report, list) else report
+
+    reports = [
+        audit(AuditOptions(
+            "far-order", TINY, fields=(3, 5), mixers=("s4d",), seeds=1, steps=2,
+            training=dict(dim=8, depth=1, batch_size=8, device="cpu"), workers=workers,
+            runs=str(tmp_path / f"runs{workers}"), root=str(tmp_path), progress=False,
+        ))
+        for workers in (1, 2)
+    ]  # fmt: skip
+    one, two = map(without_times, reports)
+    assert one == two and len(one["points"]) == 2 and one["shuffled_model"]["rows"]
+
+
 def test_a_run_that_fails_is_a_point_without_accuracy(tmp_path):
     options = AuditOptions("far-order", TINY, fields=(3,), mixers=(), seeds=1, steps=3,
                            training=dict(dim=8, depth=1, batch_size=8, lr=1e30, log_every=1),
