@@ -2,25 +2,27 @@
 
 from pathlib import Path
 
-import matplotlib
 import torch
-from matplotlib.figure import Figure
 
+from longlens.charts import Line, heat_map, line_chart, panels, standalone
 from longlens.layers import build
 from longlens.lens import as_attention
 from longlens.lens.kernels import convolutions
-from longlens.lens.pictures import COLOURS, RC
 
 HERE = Path(__file__).parent
 LENGTH = 24
+SIZE = dict(width=260, height=240)
 
 
-def show(axes, matrix, title, *, cmap, low=None, high=None):
-    """A matrix as a picture with its scale."""
-    picture = axes.imshow(matrix.numpy(), cmap=cmap, vmin=low, vmax=high)
-    axes.set_title(title)
-    axes.set_xlabel("key")
-    axes.figure.colorbar(picture, ax=axes, shrink=0.8)
+def curve(name, values, style=0, **look):
+    """A line over the numbers of values."""
+    return Line(name, [(float(x), y) for x, y in enumerate(values.tolist())], style, **look)
+
+
+def matrix(title, values, low, high):
+    """A matrix as a picture; its scale is part of the title."""
+    shown = f"{title}, {low:.2g} … {high:.2g}"
+    return heat_map(shown, values.numpy(), "key", "query", low=low, high=high, width=260)
 
 
 def construction():
@@ -28,25 +30,23 @@ def construction():
     kernel = torch.exp(-0.25 * torch.arange(LENGTH, dtype=torch.float64))
     attention = as_attention(kernel)
     u = torch.randn(LENGTH, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
-    figure = Figure(figsize=(10.4, 2.7), layout="constrained")
-    first, query, weights, output = figure.subplots(1, 4)
-    first.bar(range(LENGTH), kernel.numpy(), color=COLOURS[0])
-    first.set_title("kernel k")
-    first.set_xlabel("distance")
     scores = attention.query[0]
     scores = torch.where(scores < -100, torch.nan, scores)
-    show(query, scores, r"queries $W_q$ = ln of taps and rests", cmap="viridis")
-    query.set_ylabel("query")
-    show(weights, attention.weights()[0], "attention = softmax", cmap="magma", low=0, high=0.3)
+    low, high = (float(scores.nan_to_num(0).min()), float(scores.nan_to_num(-100).max()))
     convolved = torch.stack(
         [sum(kernel[t] * u[i - t] for t in range(i + 1)) for i in range(LENGTH)]
     )
-    output.plot(convolved.numpy(), color=COLOURS[0], linewidth=3.5, alpha=0.5, label="k * u")
-    output.plot(attention(u).numpy(), color=COLOURS[1], linewidth=1.2, label="attention")
-    output.set_title("outputs agree")
-    output.set_xlabel("position")
-    output.legend(frameon=False)
-    return figure
+    outputs = [
+        curve("k * u", convolved, mark=True, hollow=True),
+        curve("attention", attention(u), style=1),
+    ]
+    first = line_chart("kernel k", [curve("k", kernel, mark=True)], "distance", reference=0, **SIZE)
+    return [
+        first,
+        matrix("queries", scores, low, high),
+        matrix("attention", attention.weights()[0], 0, 0.3),
+        line_chart("outputs agree", outputs, "position", **SIZE),
+    ]
 
 
 def signed():
@@ -56,26 +56,21 @@ def signed():
     kernel = convolutions(layer)[0].kernel(2 * LENGTH)[1]
     attention = as_attention(kernel)
     weights, c = attention.weights(), attention.value
-    figure = Figure(figsize=(10.4, 2.7), layout="constrained")
-    first, plus, minus, both = figure.subplots(1, 4)
-    tap = range(2 * LENGTH)
-    for colour, part, name in ((COLOURS[0], kernel.clamp_min(0), "positive part"),
-                               (COLOURS[1], kernel.clamp_max(0), "negative part")):  # fmt: skip
-        first.bar(tap, part.numpy(), color=colour, label=name)
-    first.set_title("kernel of an S4D channel")
-    first.set_xlabel("distance")
-    first.legend(frameon=False)
+    parts = [
+        curve("positive part", kernel.clamp_min(0)),
+        curve("negative part", kernel.clamp_max(0), style=1),
+    ]
     high = float(weights[:, :-1, :-1].max())
-    show(plus, weights[0], "head +", cmap="magma", low=0, high=high)
-    show(minus, weights[1], "head −", cmap="magma", low=0, high=high)
-    plus.set_ylabel("query")
-    matrix = (c[:, None, None] * weights).sum(0)[:-1, :-1]
-    size = float(matrix.abs().max())
-    show(both, matrix, "their difference, times c", cmap="RdBu_r", low=-size, high=size)
-    return figure
+    difference = (c[:, None, None] * weights).sum(0)[:-1, :-1]
+    size = float(difference.abs().max())
+    return [
+        line_chart("an S4D channel", parts, "distance", reference=0, **SIZE),
+        matrix("head +", weights[0], 0, high),
+        matrix("head −", weights[1], 0, high),
+        matrix("c · difference", difference, -size, size),
+    ]
 
 
 if __name__ == "__main__":
-    with matplotlib.rc_context(RC):
-        for name, draw in (("theorem-construction", construction), ("theorem-signed", signed)):
-            draw().savefig(HERE / f"{name}.png", dpi=120)
+    for name, draw in (("theorem-construction", construction), ("theorem-signed", signed)):
+        (HERE / f"{name}.svg").write_text(standalone(panels(draw.__doc__, [draw()])))

@@ -4,10 +4,12 @@ import builtins
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
+from longlens.charts import raster, standalone
 from longlens.cli.main import main
 from longlens.lens.look import look
 from longlens.lens.pictures import decay_of, draw_maps
@@ -103,11 +105,14 @@ def test_maps_of_runs_have_a_row_a_subject_and_a_column_a_layer(runs):
     for mixer in ("las", "softmax"):
         (subject,) = find_subjects(str(runs / mixer), length=24, before=False)
         looked.append((subject, look(subject)))
-    figure = draw_maps(looked)
-    assert [axes.get_title() for axes in figure.axes] == 2 * [
-        "layer 0, mean of heads", "layer 1, mean of heads"
-    ]  # fmt: skip
-    assert [axes.get_ylabel() for axes in figure.axes[::2]] == ["las\nquery", "softmax\nquery"]
+    svg = "{http://www.w3.org/2000/svg}"
+    picture = ElementTree.fromstring(standalone(draw_maps(looked)))
+    titles = [chart.get("aria-label") for chart in picture.findall(f"{svg}svg")]
+    assert titles == [
+        f"{mixer}, layer {layer}, mean of heads" for mixer in ("las", "softmax") for layer in (0, 1)
+    ]
+    rows = {chart.get("y") for chart in picture.findall(f"{svg}svg")}
+    assert len(rows) == 2 and len(picture.findall(f".//{svg}image")) == 4
     (subject,) = find_subjects("lstm", length=16, dim=8)
     assert draw_maps([(subject, look(subject))]) is None
 
@@ -175,17 +180,19 @@ def test_a_run_without_weights(runs, tmp_path, capsys):
     assert "has no weights (model.safetensors): its status is 'finished'" in text
 
 
-def test_without_matplotlib_there_are_numbers(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("missing", ["PIL", "resvg_py"])
+def test_without_libraries_for_pictures_there_are_numbers(tmp_path, capsys, monkeypatch, missing):
     real = builtins.__import__
 
     def without(name, *rest, **more):
-        if name.split(".")[0] == "matplotlib":
-            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+        if name.split(".")[0] == missing:
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
         return real(name, *rest, **more)
 
+    raster.font.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without)
     assert main(["lens", "conv", "-o", str(tmp_path), *SMALL]) == 1
-    assert "pictures need matplotlib: pip install 'longlens[lab]'" in capsys.readouterr().err
+    assert f"pictures need {missing}: pip install 'longlens[lab]'" in capsys.readouterr().err
     assert main(["lens", "conv", "-o", str(tmp_path), "--no-pictures", *SMALL]) == 0
     assert read(tmp_path)["subjects"][0]["mixer"] == "conv"
     assert not (tmp_path / "kernels.png").exists()

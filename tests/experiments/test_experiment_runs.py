@@ -103,10 +103,10 @@ def test_a_run_fills_a_row_of_speed_and_memory(tmp_path):
         assert found["LaS-chunk"]["ratio"] == pytest.approx(quotient, rel=1e-4)
     memory = cells["XFM", "Mem."]
     assert memory.metrics["test"]["measured"] == memory.peak_memory_mib
-    from longlens.report.formats import text_grid
+    from longlens.report.formats import text_table
 
     (experiment,) = read_results([path]).experiments
-    (line,) = [row for row in text_grid(experiment) if row[0] == "XFM"]
+    (line,) = [row for row in text_table(experiment).rows if row[0] == "XFM"]
     assert line[1].startswith("1.00× [stand-in] [quick]") and line[1].endswith("(1.00×)")
 
 

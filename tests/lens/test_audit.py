@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,7 +20,8 @@ from longlens.lens.audit.judge import judge
 from longlens.lens.audit.options import kernels
 from longlens.lens.audit.shuffle import shuffled, shuffled_batch
 from longlens.models.build import build_model
-from longlens.report.audit_chart import audit_text, draw_audit
+from longlens.report.audit_chart import draw_audit
+from longlens.report.audits import audit_text
 from longlens.tasks import import_arrays, load
 
 TINY = dict(distance=5, train=64, validation=16, test=32)
@@ -119,7 +121,8 @@ def test_the_command_end_to_end_and_again(tmp_path, monkeypatch, capsys):
     words += [word for pair in WORDS for word in ("--data", pair)]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "global" in out and "certificate" in out and "majority" in out
+    assert re.search(r"^s4d +all +2 ", out, re.MULTILINE), "the global model beside the others"
+    assert "certificate" in out and "majority" in out and "most informative" in out
     path = tmp_path / "results" / "audit_far-order.json"
     report = json.loads(path.read_text())
     assert report["kind"] == "audit" and report["command"].startswith("longlens audit far-order")

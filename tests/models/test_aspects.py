@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from longlens.cli.layers import main, plain
+from longlens.cli.layers import COLUMNS, fitted, main
 from longlens.layers import build
 from longlens.models.aspects import decays, describe, is_recurrent, paper
 from longlens.models.count import OperationCounter, flop_count, parameter_count, saved_bytes
+from longlens.tables import Table
 from tests.layers.cases import KEYS
 
 # Table 10: decaying, regularised, unique initialisation, stable, gating, complex, normalised,
@@ -108,7 +109,9 @@ def test_table_on_the_command_line(capsys, monkeypatch):
 
 def test_the_table_fits_into_80_columns(capsys, monkeypatch):
     widest = ["L log L", "bidirectional", "y", "1,445,120", *"yyyyyyyy", "a paper"]
-    table, note = plain([[key, *widest] for key in KEYS], 80).split("\n\n")
+    table, note = fitted(Table(list(COLUMNS.values()), [[key, *widest] for key in KEYS]), 80).split(
+        "\n\n"
+    )
     assert len(table.splitlines()) == 1 + len(KEYS) and "papers" in note
     assert max(map(len, table.splitlines())) <= 80
     for columns, has_paper in (("80", False), ("200", True)):

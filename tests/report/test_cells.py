@@ -8,7 +8,7 @@ import pytest
 
 from longlens.report.cells import Metric, filled, means, table
 from longlens.report.figures import overview
-from longlens.report.formats import markdown, text_grid
+from longlens.report.formats import text_table
 from longlens.report.results import read_results
 from tests.report.sample import TASKS, figure5, record, table2, write_results
 from tests.report.test_runs import write_run
@@ -75,7 +75,7 @@ def test_a_number_selected_on_test_says_so_and_is_averaged_with_nothing(tmp_path
     assert cell.mean == pytest.approx(80) and cell.difference is None and not cell.comparable
     two = {name: table(found)["LaS"][name] for name in ("Text", "ListOps")}
     assert means(found, two).ours is None
-    assert "80.00 [selected on test] (79.28)" in markdown(text_grid(found))
+    assert "80.00 [selected on test] (79.28)" in text_table(found).markdown()
 
 
 def test_failed_runs_have_no_number(tmp_path):

@@ -10,7 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from longlens.report import build, svg
+from longlens.charts import svg
+from longlens.report import build
 from longlens.report.audits import show_audit, summary
 from longlens.report.build import build_page
 from longlens.report.results import Measurement, Results, read_results
@@ -276,8 +277,8 @@ def contrast(a, b):
 def test_an_audit_of_other_data_is_compared_with_nothing():
     def shares(values):
         shown = show_audit(Measurement("audit_pathfinder", "audit", values))
-        (table,) = [t for t in shown["tables"] if "share of a global" in t["caption"]]
-        return [row[0] for row in table["rows"]], [mark for mark, _ in shown["marks"]]
+        (table,) = [t for t in shown["tables"] if "share of a global" in t.caption]
+        return [row[0] for row in table.rows], [mark for mark, _ in shown["marks"]]
 
     values = dict(audit().values)
     ours, published = "ours, whole stack 61", "published, kernel of each layer 61"
@@ -292,14 +293,14 @@ def test_the_table_of_audits_tells_stacks_from_layers_and_names_the_floor():
     values["verdict"] = {"category": "short range", "decided": False, "confidence": None,
                          "seeds": 1, "floor": floor}  # fmt: skip
     table = summary([Measurement("audit_image", "audit", values)])
-    row = dict(zip(table["head"], table["rows"][0], strict=True))
+    row = dict(zip(table.head, table.rows[0], strict=True))
     assert row["verdict"] == "short range, undecided" and row["confidence (%)"] == "—"
     assert row["without a network (%)"] == "30.0" and row["seeds"] == "1"
     assert row["whole stack sees 61 / global (%)"] == "94.1"
     assert row["published: kernel 61 in each layer / MEGA (%)"] == "92.5"
     values["layer_ratio"] = {"receptive_field": 241, "kernels": [61] * 4, "ratio": 0.97, "of": "a"}
     table = summary([Measurement("audit_image", "audit", values)])
-    row = dict(zip(table["head"], table["rows"][0], strict=True))
+    row = dict(zip(table.head, table.rows[0], strict=True))
     assert row["kernel 61 in each layer / global (%)"] == "97.0"
 
 

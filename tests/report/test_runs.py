@@ -5,14 +5,12 @@ import json
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 
 import pytest
 
 from longlens.cli.main import main
-from longlens.report.charts import Series, draw_svg, draw_text, series
+from longlens.cli.show import curve
 from longlens.report.read import differing_options, select, sort
-from longlens.report.svg import ticks
 from longlens.report.tables import Spread, grouped_rows, render, rows_of
 from longlens.runs.record import read_record
 from longlens.runs.results import find_runs
@@ -156,59 +154,12 @@ def curve_lines():
     yield {"step": 100, "epoch": 10, "split": "validation", "loss": 0.2, "accuracy": 0.6}
 
 
-def test_series_leave_out_what_is_missing():
+def test_curves_leave_out_what_is_missing():
     lines = list(curve_lines())
-    assert len(series(lines, "train", "loss", "x").points) == 100
-    assert series(lines, "validation", "loss", "x").points == [(100.0, 0.2)]
-    assert series(lines, "validation", "accuracy", "x", "epoch").points == [(5.0, 0.3), (10.0, 0.6)]
-    assert series(lines, "test", "loss", "x").points == []
-
-
-def test_text_curves_have_their_size_and_go_down():
-    falling = Series("loss", [(x, 100.0 - x) for x in range(101)])
-    lines = draw_text(falling, width=20, height=5).splitlines()
-    assert lines[0] == "loss" and len(lines) == 1 + 5 + 2
-    bodies = [line.split("┤")[-1].split("│")[-1] for line in lines[1:6]]
-    assert all(len(body) == 20 for body in bodies)
-    first = [min(m.start() for m in BRAILLE.finditer(body)) for body in bodies]
-    assert first == sorted(first) and first[0] == 0  # further down is further right
-    assert lines[-1].split() == ["0", "100"]
-    assert "100.000" in lines[1] and "0.000" in lines[5]
-
-
-@pytest.mark.parametrize("points", [[(3.0, 2.0)], [(0.0, 1.0), (1.0, 1.0)], [(0.0, 0.0)]])
-def test_flat_and_single_points_are_drawn(points):
-    assert BRAILLE.search(draw_text(Series("x", points)))
-    ET.fromstring(draw_svg("x", [Series("x", points)], "step"))
-
-
-def test_nothing_to_draw():
-    assert draw_text(Series("loss", [])) == "loss: nothing to draw"
-    ET.fromstring(draw_svg("x", [], "step"))
-
-
-def test_svg_is_well_formed_and_inside_its_frame():
-    curves = [Series(f"<run> {i}", [(x, x * i) for x in range(5)]) for i in range(12)]
-    picture = ET.fromstring(draw_svg("a & b", curves, "step"))
-    width, height = (float(v) for v in picture.attrib["viewBox"].split()[2:])
-    space = "{http://www.w3.org/2000/svg}"
-    lines = picture.findall(f"{space}polyline")
-    assert (
-        len(lines) == 12 and len({(p.get("color"), p.get("stroke-dasharray")) for p in lines}) == 12
-    )
-    for line in lines:
-        points = [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
-        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
-    heights = [float(line.get("points").split()[-1].split(",")[1]) for line in lines]
-    assert heights == sorted(heights, reverse=True)  # higher values are drawn higher
-    for text in picture.findall(f"{space}text"):
-        assert 0 <= float(text.get("x")) <= width and 0 <= float(text.get("y")) <= height
-
-
-def test_ticks_are_round_and_inside():
-    for low, high in ((0.123, 0.789), (-3, 1e5), (1e-6, 2e-6), (5, 5)):
-        marks = ticks(low, high)
-        assert all(low - 1e-9 <= mark <= high + 1e-9 for mark in marks) and 1 <= len(marks) <= 8
+    assert len(curve(lines, "train.loss", "step", "x").points) == 100
+    assert curve(lines, "validation.loss", "step", "x").points == [(100.0, 0.2)]
+    assert curve(lines, "validation.accuracy", "epoch", "x").points == [(5.0, 0.3), (10.0, 0.6)]
+    assert curve(lines, "test.loss", "step", "x").points == []
 
 
 def test_the_commands(root, capsys):

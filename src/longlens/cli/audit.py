@@ -125,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     from longlens.files import to_json, write_output
     from longlens.lens.audit import AuditOptions, audit
-    from longlens.report.audit_chart import audit_text, draw_audit
+    from longlens.report.audit_chart import draw_audit
+    from longlens.report.audits import audit_text
     from longlens.runs.sweeps import as_cell
 
     fields, with_global = read_fields(args.fields)

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from longlens.charts import Line, line_chart, standalone
 from longlens.cli.words import command_line
 from longlens.runs.results import ResultTable, write_results
 
@@ -62,17 +63,16 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
 
 def draw(table: ResultTable) -> str:
     """The curve as SVG: a line for each run, the mean over seeds at every value."""
-    from longlens.report.charts import Series, draw_svg
-
     values: dict[tuple[Any, Any], list[float]] = defaultdict(list)
     for record in table.records:
         if (value := record.value("test")) is not None:
             values[record.row, record.column].append(value)
-    series = [
-        Series(row, [(float(x), mean(values[row, x])) for x in table.columns if values[row, x]])
-        for row in table.rows
-    ]
-    return draw_svg(f"test {table.metric} against {table.x_label}", series, table.x_label)
+    lines = []
+    for style, row in enumerate(table.rows):
+        points = [(float(x), mean(values[row, x])) for x in table.columns if values[row, x]]
+        lines.append(Line(row, points, style, mark=True))
+    title = f"test {table.metric} against {table.x_label}"
+    return standalone(line_chart(title, lines, table.x_label, width=640, height=360))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from longlens.cli import report
 from longlens.runs import train_run
 from longlens.runs.record import Record, read_record
 from longlens.runs.run import run_folder
+from longlens.tables import Table
 from longlens.tasks import import_arrays
 from longlens.training.options import TrainOptions
 
@@ -44,27 +45,27 @@ def waves(
 
         x    0.1  0.9  0.4 -0.6 -1.2  0.3 …      y  0 (period 6)
     """
-    chance = np.random.default_rng(seed)
-    y = chance.integers(len(PERIODS), size=count)
-    angle = np.arange(length) / np.array(PERIODS)[y, None] + chance.random((count, 1))
-    x = np.sin(2 * np.pi * angle) + NOISE * chance.standard_normal((count, length))
+    rng = np.random.default_rng(seed)
+    y = rng.integers(len(PERIODS), size=count)
+    angle = np.arange(length) / np.array(PERIODS)[y, None] + rng.random((count, 1))
+    x = np.sin(2 * np.pi * angle) + NOISE * rng.standard_normal((count, length))
     return x[..., None].astype(np.float32), y
 
 
 def table(records: dict[str, Record]) -> str:
     """The runs side by side, as aligned text."""
-    lines = [
-        f"{'mixer':<18}{'test accuracy':>14}{'time':>9}{'tokens/s':>12}{'peak memory':>14}"
-        f"{'parameters':>13}"
+    rows = [
+        {
+            "mixer": name,
+            "test accuracy": f"{100 * (record.value('test') or 0):.1f} %",
+            "time": f"{record.train_seconds:.1f} s",
+            "tokens/s": record.speed["tokens_per_second"],
+            "peak memory": f"{record.peak_memory_mib:.0f} MiB",
+            "parameters": record.parameters,
+        }
+        for name, record in records.items()
     ]
-    for name, record in records.items():
-        rate = record.speed["tokens_per_second"]
-        lines.append(
-            f"{name:<18}{100 * (record.value('test') or 0):>12.1f} %{record.train_seconds:>7.1f} s"
-            f"{'-' if rate is None else f'{rate:,.0f}':>12}"
-            f"{record.peak_memory_mib:>10.0f} MiB{record.parameters:>13,}"
-        )
-    return "\n".join(lines)
+    return Table.of(rows).text()
 
 
 def options(name: str, steps: int, seed: int, folder: Path) -> TrainOptions:

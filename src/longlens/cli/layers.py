@@ -7,10 +7,11 @@ import dataclasses
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from longlens.models.aspects import ASPECTS, Description
+from longlens.tables import Table
 
 COLUMNS = {
     "key": "key",
@@ -61,30 +62,14 @@ def cells(row: Description) -> list[str]:
     return [text(getattr(row, name)) for name in COLUMNS]
 
 
-def markdown(rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table under the headings of :data:`COLUMNS`.
-
-    >>> markdown([["a"] * len(COLUMNS)]).count(chr(10))
-    2
-    """
-    lines = [" | ".join(COLUMNS.values()), " | ".join("---" for _ in COLUMNS)]
-    return "\n".join(f"| {line} |" for line in [*lines, *(" | ".join(row) for row in rows)])
-
-
-def plain(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Aligned columns of text; where they do not fit into ``width``, closer and without papers."""
-    table = [list(COLUMNS.values()), *rows]
-    text = _align(table, "  ")
+def fitted(table: Table, width: int) -> str:
+    """Aligned text; where it does not fit into ``width``, closer and without papers."""
+    text = table.text()
     if max(map(len, text.splitlines())) <= width:
         return text
+    narrow = Table(table.head[:-1], [row[:-1] for row in table.rows])
     note = "papers: in a wider terminal, in a pipe, or with --format markdown"
-    return f"{_align([row[:-1] for row in table], ' ')}\n\n{note}"
-
-
-def _align(table: Sequence[Sequence[str]], gap: str) -> str:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = (gap.join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in table)
-    return "\n".join(line.rstrip() for line in lines)
+    return f"{narrow.text(' ')}\n\n{note}"
 
 
 def show_options(keys: Sequence[str]) -> None:
@@ -116,12 +101,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.format == "json":
         print(json.dumps([dataclasses.asdict(describe(key, args.dim)) for key in keys], indent=1))
         return 0
-    rows = [cells(describe(key, args.dim)) for key in keys]
+    table = Table(list(COLUMNS.values()), [cells(describe(key, args.dim)) for key in keys])
     if args.format == "markdown":
-        print(markdown(rows))
+        print(table.markdown())
     else:
         width = shutil.get_terminal_size((10_000, 0)).columns  # a pipe takes lines of any width
-        print(f"{plain(rows, width)}\n\n{LEGEND}")
+        print(f"{fitted(table, width)}\n\n{LEGEND}")
     return 0
 
 

@@ -83,43 +83,39 @@ def parser() -> argparse.ArgumentParser:
         "--no-pictures",
         dest="pictures",
         action="store_false",
-        help="numbers only: needs no matplotlib",
+        help="numbers only: needs neither Pillow nor resvg_py",
     )
     return p
 
 
 def write_pictures(looked: Sequence[tuple[Subject, list[View]]], folder: Path) -> list[str]:
     """Draw everything that there is to draw; returns the names without endings."""
-    from longlens.lens import pictures
-    from longlens.lens.table import aspect_rows, markdown
+    from longlens.charts import standalone, table_chart
+    from longlens.charts.raster import as_png
+    from longlens.lens.pictures import draw_all
+    from longlens.lens.table import aspect_table
 
-    heading, rows = aspect_rows(looked)
-    write_output(folder / "aspects.md", (markdown(heading, rows) + "\n").encode())
-    figures = {
-        "kernels": pictures.draw_kernels(looked),
-        "profiles": pictures.draw_profiles(looked),
-        "reach": pictures.draw_reach(looked),
-        "decay": pictures.draw_decay(looked),
-        "maps": pictures.draw_maps(looked),
-        "aspects": pictures.draw_table(rows, heading),
-    }
-    drawn = {name: figure for name, figure in figures.items() if figure is not None}
-    for name, figure in drawn.items():
-        pictures.save(figure, folder, name)
+    aspects = aspect_table(looked)
+    write_output(folder / "aspects.md", (aspects.markdown() + "\n").encode())
+    drawn = draw_all(looked) | {"aspects": table_chart("Design aspects", aspects)}
+    for name, picture in drawn.items():
+        whole = standalone(picture)
+        write_output(folder / f"{name}.svg", whole.encode())
+        write_output(folder / f"{name}.png", as_png(whole))
     return list(drawn)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens lens``; returns the exit code."""
     args = parser().parse_args(argv)
+    from longlens.charts.raster import check_pictures
     from longlens.layers import MIXERS
     from longlens.lens.look import lens_json, look
-    from longlens.lens.pictures import need_matplotlib
     from longlens.lens.subjects import find_subjects
-    from longlens.lens.table import measure_rows, plain
+    from longlens.lens.table import measure_table
 
     if args.pictures:
-        need_matplotlib()  # before minutes of work, not after
+        check_pictures()  # before minutes of work, not after
     words = [w for word in args.subjects for w in (MIXERS if word == "all" else [word])]
     subjects = [
         subject
@@ -140,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_output(args.folder / "lens.json", text.encode())
     if args.output is not None:
         write_output(args.output, text.encode())
-    print(plain(*measure_rows(looked)))
+    print(measure_table(looked).text())
     print(f"\n{LEGEND}\n")
     print(f"{args.folder}/lens.json" + (f", {args.output}" if args.output else ""))
     if args.pictures:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from longlens.charts import standalone
 from longlens.cli.terminal import complain
 from longlens.files import write_output
 from longlens.report.audit_chart import draw_audit
@@ -15,7 +16,6 @@ from longlens.report.bench import bench_pictures
 from longlens.report.figures import overview
 from longlens.report.formats import BLOCK, update_blocks, write_tables
 from longlens.report.results import Results, read_results, show_all
-from longlens.report.svg import standalone
 
 WIDTH = 640  # of pictures that are files
 EPILOG = """examples:

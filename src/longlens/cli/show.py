@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from longlens.charts import Line, line_chart, standalone, text_chart
 from longlens.cli.terminal import complain
 from longlens.files import write_output
-from longlens.report.charts import draw_svg, draw_text, series
 from longlens.report.tables import render, show
 from longlens.runs.record import Record, read_record
 from longlens.runs.results import curve_lines
@@ -71,12 +71,25 @@ def _event(event: dict[str, Any]) -> str:
     )
 
 
-def _curve(name: str) -> tuple[str, str]:
-    """Split and metric of a curve."""
-    split, dot, metric = name.partition(".")
+def curve(
+    lines: Sequence[dict[str, Any]], wanted: str, x: str, name: str = "", style: int = 0
+) -> Line:
+    """One metric of one split of a run's curves over ``x``; what is missing is left out.
+
+    >>> curve([{"step": 1, "split": "train", "loss": 2.0}], "train.loss", "step", "a").points
+    [(1.0, 2.0)]
+    """
+    split, dot, metric = wanted.partition(".")
     if not dot:
-        raise ValueError(f"a curve is SPLIT.METRIC, as in validation.loss, got {name!r}")
-    return split, metric
+        raise ValueError(f"a curve is SPLIT.METRIC, as in validation.loss, got {wanted!r}")
+    points = [
+        (float(line[x]), float(line[metric]))
+        for line in lines
+        if line.get("split") == split
+        and isinstance(line.get(metric), int | float)
+        and isinstance(line.get(x), int | float)
+    ]
+    return Line(name, points, style)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,25 +108,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         dict.fromkeys(["train.loss", "validation.loss", f"validation.{runs[0].metric_name}"])
     )
     for name in wanted:
-        _curve(name)
+        curve([], name, args.x)  # raises for a wrong one
     width = args.width or min(100, shutil.get_terminal_size((80, 24)).columns - 12)
     for run, curves in zip(runs, lines, strict=True):
         print(describe(run))
         for name in wanted:
-            split, metric = _curve(name)
-            print()
-            title = f"{split} {metric} by {args.x}"
-            print(draw_text(series(curves, split, metric, title, args.x), max(10, width)))
+            title = f"{name.replace('.', ' ', 1)} by {args.x}"
+            print(f"\n{text_chart(curve(curves, name, args.x, title), max(10, width))}")
         print()
     if args.svg:
-        drawn = [
-            series(curves, *_curve(name), f"{run.name} {name}", args.x)
+        named = [
+            (f"{run.name} {name}", name, curves)
             for run, curves in zip(runs, lines, strict=True)
             for name in wanted
         ]
-        drawn = [curve for curve in drawn if curve.points]
-        title = ", ".join(wanted)
-        write_output(Path(args.svg), draw_svg(title, drawn, args.x).encode())
+        drawn = [
+            curve(curves, name, args.x, title, style)
+            for style, (title, name, curves) in enumerate(named)
+        ]
+        picture = line_chart(", ".join(wanted), [line for line in drawn if line.points], args.x,
+                             width=640, height=360)  # fmt: skip
+        write_output(Path(args.svg), standalone(picture).encode())
         print(f"picture: {args.svg}")
     for problem in problems:
         complain("longlens show", problem)

@@ -8,13 +8,14 @@ from longlens.lens.look import View
 from longlens.lens.pictures import main_view
 from longlens.lens.subjects import Subject
 from longlens.models.aspects import ASPECTS, describe
+from longlens.tables import MISSING, Table
 
 MEASURES = ("decay", "R²", "half", "90 %", "variation", "centroid", "entropy")
 
 
 def _number(value: float | None, form: str = ".3g") -> str:
     if value is None:
-        return "–"
+        return MISSING
     return str(value) if isinstance(value, int) else format(value, form)
 
 
@@ -22,7 +23,7 @@ def measured(view: View) -> list[str]:
     """The cells of :data:`MEASURES` and the farthest share of mass."""
     summary = view.summary()
     if summary is None:
-        return ["–"] * (len(MEASURES) + 1)
+        return [MISSING] * (len(MEASURES) + 1)
     far, share = list(summary.mass_beyond.items())[-1] if summary.mass_beyond else ("", 0.0)
     return [
         _number(summary.decay_rate, ".4f"),
@@ -36,29 +37,25 @@ def measured(view: View) -> list[str]:
     ]
 
 
-def measure_rows(
-    looked: Sequence[tuple[Subject, list[View]]],
-) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows of the table in the terminal: a row a view, medians over heads."""
-    heading = ["subject", "layer", "view", *MEASURES, "mass beyond"]
+def measure_table(looked: Sequence[tuple[Subject, list[View]]]) -> Table:
+    """The table in the terminal: a row a view, medians over heads."""
+    head = ["subject", "layer", "view", *MEASURES, "mass beyond"]
     rows = []
     for subject, views in looked:
         for view in views:
             layer = "all" if view.layer is None else str(view.layer)
             part = view.view if view.part in ("kernel", "weights", "input gradients") else view.part
             rows.append([subject.name, layer, part, *measured(view)])
-    return heading, rows
+    return Table(head, rows)
 
 
-def aspect_rows(
-    looked: Sequence[tuple[Subject, list[View]]],
-) -> tuple[list[str], list[list[str]]]:
+def aspect_table(looked: Sequence[tuple[Subject, list[View]]]) -> Table:
     """The paper's Table 10 for the subjects' mixers, with measured decay and smoothness.
 
     Aspects are those of ``longlens layers``; the numbers are medians over channels or heads of the
     first layer.
     """
-    heading = ["layer", "seen by", *ASPECTS.values(), "rate", "half", "variation", "centroid"]
+    head = ["layer", "seen by", *ASPECTS.values(), "rate", "half", "variation", "centroid"]
     described = {m: describe(m, dim=64) for m in {subject.mixer for subject, _ in looked}}
     rows = []
     for subject, views in looked:
@@ -67,35 +64,4 @@ def aspect_rows(
         yes = ["y" if getattr(told, name) else "·" for name in ASPECTS]
         rate, _, half, _, variation, centroid, *_ = measured(view)
         rows.append([subject.name, view.view, *yes, rate, half, variation, centroid])
-    return heading, rows
-
-
-def markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table.
-
-    >>> print(markdown(["a", "b"], [["1", "2"]]))
-    | a | b |
-    | --- | --- |
-    | 1 | 2 |
-    """
-    lines = [heading, ["---"] * len(heading), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def plain(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns, the first three to the left and numbers to the right.
-
-    >>> print(plain(["a", "b", "c", "n"], [["x", "y", "z", "10"]]))
-    a  b  c   n
-    x  y  z  10
-    """
-    table = [list(heading), *map(list, rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for row in table:
-        cells = [
-            cell.ljust(width) if i < 3 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return Table(head, rows)

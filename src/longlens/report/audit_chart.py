@@ -1,11 +1,11 @@
-"""An audit as a picture and as text, from its JSON file alone."""
+"""The pictures of an audit, from its JSON file alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longlens.report.svg import Line, line_chart, standalone
+from longlens.charts import Line, line_chart, standalone
 
 SIZES = ("train", "validation", "test", "seed")
 
@@ -21,40 +21,49 @@ def audited(report: Mapping[str, Any]) -> str:
     return ", ".join([str(report.get("task")), *shown])
 
 
-def draw_audit(report: Mapping[str, Any], width: int = 640, height: int = 340) -> str:
-    """Test accuracy against receptive field as SVG: convolutions, global models, chance.
+def draw_audit(report: Mapping[str, Any]) -> str:
+    """Test accuracy against receptive field as a file of its own.
 
     >>> row = dict(model="conv 3", receptive_field=3, test=0.4, deviation=None, seeds=1)
     >>> picture = draw_audit(dict(task="t", curve=[row], chance=0.1, points=[], length=64))
     >>> picture.startswith("<svg") and "receptive field" in picture
     True
     """
-    curve, chance = report["curve"], report["chance"]
-    bounded = [row for row in curve if row["receptive_field"] is not None]
-    fields = [float(row["receptive_field"]) for row in bounded] or [1.0]
+    title = f"{audited(report)}: test accuracy (%) against receptive field"
+    return standalone(field_chart(report, title, _subtitle(report), width=640, height=340) or "")
+
+
+def field_chart(
+    report: Mapping[str, Any], title: str, subtitle: str, width: int = 400, height: int = 300
+) -> str | None:
+    """Accuracy of convolutions over their receptive field, global models and chance as levels."""
+    curve = report.get("curve") or ()
+    if not curve:
+        return None
+    points = sorted(
+        (float(row["receptive_field"]), 100.0 * row["test"])
+        for row in curve
+        if row.get("receptive_field")
+    )
+    fields = [field for field, _ in points] or [1.0]
+    length = float(report.get("length") or 0)
+    if length > fields[-1]:
+        fields.append(length)
     ends = (fields[0], fields[-1] if len(fields) > 1 else 2 * fields[0])
-    points = [(field, 100 * row["test"]) for field, row in zip(fields, bounded, strict=False)]
     lines = [Line("convolutions", points, 0, mark=True)] if points else []
-    for style, row in enumerate((row for row in curve if row["receptive_field"] is None), 1):
+    for style, row in enumerate((row for row in curve if not row.get("receptive_field")), 1):
         level = 100 * row["test"]
-        spread = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.1f}"
+        spread = f" ± {100 * row['deviation']:.1f}" if row.get("deviation") is not None else ""
         what = "global" if row.get("global", True) else "in blocks"
         name = f"{row['model']}, {what}: {level:.1f}{spread} %"
         lines.append(Line(name, [(x, level) for x in ends], style))
-    lines.append(
-        Line(f"chance: {100 * chance:.1f} %", [(x, 100 * chance) for x in ends], 6, hollow=True)
-    )
-    picture = line_chart(
-        f"{audited(report)}: test accuracy (%) against receptive field",
-        lines,
-        "receptive field, positions",
-        _subtitle(report),
-        log_x=True,
-        x_ticks=fields,
-        width=width,
-        height=height,
-    )
-    return standalone(picture)
+    if report.get("chance") is not None:
+        chance = 100 * report["chance"]
+        lines.append(Line(f"chance: {chance:.1f} %", [(x, chance) for x in ends], 6, hollow=True))
+    return line_chart(
+        title, lines, "receptive field, positions", subtitle, log_x=True, x_ticks=fields,
+        width=width, height=height,
+    )  # fmt: skip
 
 
 def _subtitle(report: Mapping[str, Any]) -> str:
@@ -76,60 +85,30 @@ def _subtitle(report: Mapping[str, Any]) -> str:
     return " · ".join(parts)
 
 
-def audit_text(report: Mapping[str, Any]) -> str:
-    """A few lines for the terminal: diagnostics, the curve, ranges and the verdict."""
-    lines = [*_diagnostics(report)]
-    lines.append(
-        f"{'model':<14}{'field':>8}{'validation':>12}{'test':>9}{'± seeds':>9}{'seeds':>7}"
-    )
-    for row in report["curve"]:
-        field = row["receptive_field"] or "global"
-        spread = "–" if row["deviation"] is None else f"{100 * row['deviation']:.2f}"
-        lines.append(
-            f"{row['model']:<14}{field:>8}{100 * row['validation']:>11.2f}%"
-            f"{100 * row['test']:>8.2f}%{spread:>9}{row['seeds']:>7}"
-        )
-    ranges = report.get("ranges") or {}
-    for name, what in (("of_accuracy", "of the best accuracy"), ("of_gain", "of it beyond chance")):
-        for level, found in ranges.get(name, {}).items():
-            needed = found["receptive_field"] or "global"
-            ends = [str(value or "global") for value in found["interval"] or ()]
-            spread = f" (90 % interval {' … '.join(ends)})" if ends else ""
-            lines.append(f"{100 * float(level):.0f} % {what}: field {needed}{spread}")
-    for key, what in (
-        ("ratio", "a stack that sees"),
-        ("layer_ratio", "layers of equal kernels, seeing"),
-    ):
-        if ratio := report.get(key):
-            field = ratio["receptive_field"]
-            lines.append(f"{what} {field} positions reaches {ratio['ratio']:.1%} of {ratio['of']}")
-    if known := report.get("published"):
-        lines.append(f"published: layers of kernel {known['kernel']}, {known['ratio']:.1%} of MEGA")
-    if report.get("certificate"):
-        proof = report["certificate"]
-        lines.append(
-            f"certificate ({proof['method']}, {proof['orbits']} orbits): no model of the "
-            f"{proof['kind']} kind and range {proof['range']} is expected above "
-            f"{proof['accuracy_bound']:.1%}, in exact arithmetic"
-        )
-        lines += [f"  certificate fails: {problem}" for problem in proof["problems"]]
-    lines.append(report["verdict"]["text"])
-    return "\n".join(lines)
+def shuffle_chart(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """Accuracy by the window within which, or of which, order is destroyed."""
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row.get("kind") and row.get("test") is not None:
+            points = kinds.setdefault(str(row["kind"]), [])
+            points.append((float(row["window"]), 100.0 * row["test"]))
+    lines = [
+        Line(kind, sorted(points), style, mark=True)
+        for style, (kind, points) in enumerate(kinds.items())
+    ]
+    title = f"Order destroyed, {name}"
+    return line_chart(title, lines, "window", "test accuracy (%)", log_x=True) if lines else None
 
 
-def _diagnostics(report: Mapping[str, Any]) -> list[str]:
-    found = report.get("diagnostics")
-    if not found:
-        return []
-    lines = [f"{'majority':<24}{found['majority']:.2%}"]
-    for name in ("bag_of_tokens", "bigrams", "trigrams", "tokens_in_place"):
-        if name in found:
-            lines.append(f"{name.replace('_', ' '):<24}{found[name]['test']:.2%}")
-    for row in found.get("shuffled_trigrams", []):
-        lines.append(f"trigrams, {row['kind']} {row['window']:<8}{row['test']:.2%}")
-    if "mutual_information" in found:
-        most = found["mutual_information"]["most"]
-        lines.append(
-            f"most informative token: {most['bits']:.3f} bits, position {most['position']}"
+def information_chart(information: Mapping[str, Any]) -> str | None:
+    """What one position tells about the label, along the sequence."""
+    positions = information.get("positions") or ()
+    if len(positions) < 2:
+        return None
+    lines = [
+        Line(name, [(float(p["position"]), float(p[key])) for p in positions], style, hollow=hollow)
+        for style, (key, name, hollow) in enumerate(
+            (("bits", "bits", False), ("floor", "noise level", True))
         )
-    return lines
+    ]
+    return line_chart("What one position tells about the label", lines, "position", "bits")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longlens.report.audit_chart import audited
-from longlens.report.cells import MISSING
-from longlens.report.measurements import Table, plain_table, word
+from longlens.report.audit_chart import audited, field_chart, information_chart, shuffle_chart
 from longlens.report.results import Measurement
-from longlens.report.svg import Line, line_chart
+from longlens.tables import MISSING, Table, word
 
 GLOBAL = "all"
 LAYERS = "kernel 61 in each layer / global (%)"
@@ -44,16 +42,16 @@ def show_audit(measurement: Measurement) -> dict[str, Any]:
         "best model": (values.get("shuffled_model") or {}).get("rows"),
     }
     pictures = [
-        _field_picture(values),
-        *(_shuffle_picture(name, rows) for name, rows in shuffled.items() if rows),
-        _information_picture(diagnostics.get("mutual_information") or {}),
+        field_chart(values, "Accuracy against receptive field", "test accuracy (%)"),
+        *(shuffle_chart(name, rows) for name, rows in shuffled.items() if rows),
+        information_chart(diagnostics.get("mutual_information") or {}),
     ]
     return {
         "title": title,
         "verdict": str((values.get("verdict") or {}).get("text") or ""),
         "marks": marks(values),
         "notes": [str(note) for note in values.get("notes") or ()],
-        "tables": [table for table in tables if table["rows"]],
+        "tables": [table for table in tables if table.rows],
         "pictures": [picture for picture in pictures if picture],
     }
 
@@ -87,7 +85,7 @@ def summary(measurements: Sequence[Measurement]) -> Table:
         if all(row[optional] == empty for row in rows):
             for row in rows:
                 del row[optional]
-    return plain_table("All audits", rows)
+    return Table.of(rows, "All audits")
 
 
 def _share(values: Mapping[str, Any], key: str) -> float | None:
@@ -106,14 +104,14 @@ def _decided(verdict: Mapping[str, Any]) -> str | None:
 
 def marks(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a reader must know of an audit's numbers."""
-    found = []
+    known = []
     if stands_in := (values.get("data") or {}).get("stands_in_for"):
-        found.append(("stand-in", f"other data: stands in for {stands_in}"))
+        known.append(("stand-in", f"other data: stands in for {stands_in}"))
     if older := values.get("outdated"):
-        found.append(("older version", str(older)))
+        known.append(("older version", str(older)))
     if (values.get("options") or {}).get("quick"):
-        found.append(("quick", "small models and data"))
-    return found
+        known.append(("quick", "small models and data"))
+    return known
 
 
 def audit_failures(measurement: Measurement) -> list[dict[str, str]]:
@@ -147,23 +145,23 @@ def curve_table(title: str, values: Mapping[str, Any]) -> Table:
                 "beyond chance": percent(entry.get("gain")),
             }
         )
-    return plain_table(f"{title}: every model", rows)
+    return Table.of(rows, f"{title}: every model")
 
 
 def _ranges(title: str, values: Mapping[str, Any]) -> Table:
     """The least field that reaches 90, 95, 99 % of the best model."""
     rows = []
     for what, name in (("of_accuracy", "accuracy"), ("of_gain", "accuracy beyond chance")):
-        for level, found in ((values.get("ranges") or {}).get(what) or {}).items():
-            ends = ["more" if end is None else word(end) for end in found.get("interval") or ()]
+        for level, field in ((values.get("ranges") or {}).get(what) or {}).items():
+            ends = ["more" if end is None else word(end) for end in field.get("interval") or ()]
             rows.append(
                 {
                     "share of the best": f"{100 * float(level):.0f} % of its {name}",
-                    "receptive field": found.get("receptive_field") or "more than was tried",
+                    "receptive field": field.get("receptive_field") or "more than was tried",
                     "90 % interval": " … ".join(ends) or MISSING,
                 }
             )
-    return plain_table(f"{title}: the range that is needed", rows)
+    return Table.of(rows, f"{title}: the range that is needed")
 
 
 def _ratio(title: str, values: Mapping[str, Any]) -> Table:
@@ -182,7 +180,7 @@ def _ratio(title: str, values: Mapping[str, Any]) -> Table:
         rows.append({"convolutions": f"published, kernel of each layer {published.get('kernel')}",
                      "see in all": None, "share (%)": percent(published.get("ratio")),
                      "of": "MEGA", "source": published.get("source")})  # fmt: skip
-    return plain_table(f"{title}: share of a global model's accuracy", rows)
+    return Table.of(rows, f"{title}: share of a global model's accuracy")
 
 
 def _probes(title: str, diagnostics: Mapping[str, Any]) -> Table:
@@ -191,7 +189,7 @@ def _probes(title: str, diagnostics: Mapping[str, Any]) -> Table:
         for name in ("chance", "majority", *PROBES)
         if (value := _test(diagnostics.get(name))) is not None
     ]
-    return plain_table(f"{title}: what cheap baselines reach", rows)
+    return Table.of(rows, f"{title}: what cheap baselines reach")
 
 
 def _test(value: Any) -> float | None:
@@ -207,14 +205,14 @@ def _groups(title: str, values: Mapping[str, Any]) -> list[Table]:
             {"model": model} | {key: percent(cell.get("accuracy")) for key, cell in cells.items()}
             for model, cells in by_model.items()
         ]
-        tables.append(plain_table(f"{title}: test accuracy (%) by {group}", rows))
+        tables.append(Table.of(rows, f"{title}: test accuracy (%) by {group}"))
     return tables
 
 
 def _certificate(title: str, values: Mapping[str, Any]) -> Table:
     certificate = values.get("certificate") or {}
     rows = [{"certificate": key.replace("_", " "), "value": v} for key, v in certificate.items()]
-    return plain_table(f"{title}: what is proven", rows)
+    return Table.of(rows, f"{title}: what is proven")
 
 
 def _conditions(title: str, values: Mapping[str, Any]) -> Table:
@@ -231,55 +229,21 @@ def _conditions(title: str, values: Mapping[str, Any]) -> Table:
         for key, value in facts.items()
         if value not in (None, "", {})
     ]
-    return plain_table(f"{title}: conditions", rows)
+    return Table.of(rows, f"{title}: conditions")
 
 
-def _field_picture(values: Mapping[str, Any]) -> str | None:
-    """Test accuracy over the receptive field; global models and chance as level lines."""
-    curve = values.get("curve") or ()
-    bounded = sorted(
-        (float(entry["receptive_field"]), 100.0 * entry["test"])
-        for entry in curve
-        if entry.get("receptive_field")
-    )
-    if not bounded:
-        return None
-    ends = bounded[0][0], max(bounded[-1][0], float(values.get("length") or 1))
-    lines = [Line("bounded models", bounded, 0, mark=True)]
-    level = [(str(e["model"]), e["test"]) for e in curve if not e.get("receptive_field")]
-    if values.get("chance") is not None:
-        level.append(("chance", values["chance"]))
-    for style, (name, test) in enumerate(level, 1):
-        height = 100.0 * test
-        lines.append(Line(name, [(end, height) for end in ends], style, hollow=True))
-    name = "Accuracy against receptive field"
-    return line_chart(name, lines, "receptive field", "test accuracy (%)", log_x=ends[0] < ends[1])
-
-
-def _shuffle_picture(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
-    kinds: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        if row.get("kind") and row.get("test") is not None:
-            points = kinds.setdefault(str(row["kind"]), [])
-            points.append((float(row["window"]), 100.0 * row["test"]))
-    if not kinds:
-        return None
-    lines = [
-        Line(kind, sorted(points), style, mark=True)
-        for style, (kind, points) in enumerate(kinds.items())
+def audit_text(report: Mapping[str, Any]) -> str:
+    """An audit for the terminal: what baselines and models reach, ranges and the verdict."""
+    diagnostics = report.get("diagnostics") or {}
+    tables = [
+        _probes("", diagnostics),
+        Table.of(diagnostics.get("shuffled_trigrams") or ()),
+        curve_table("", report),
+        _ranges("", report),
+        _ratio("", report),
+        _certificate("", report),
     ]
-    title = f"Order destroyed, {name}"
-    return line_chart(title, lines, "window", "test accuracy (%)", log_x=True)
-
-
-def _information_picture(found: Mapping[str, Any]) -> str | None:
-    positions = found.get("positions") or ()
-    if len(positions) < 2:
-        return None
-    lines = [
-        Line(name, [(float(p["position"]), float(p[key])) for p in positions], style, hollow=hollow)
-        for style, (key, name, hollow) in enumerate(
-            (("bits", "bits", False), ("floor", "noise level", True))
-        )
-    ]
-    return line_chart("What one position tells about the label", lines, "position", "bits")
+    words = [report["verdict"]["text"]]
+    if most := (diagnostics.get("mutual_information") or {}).get("most"):
+        words.insert(0, f"most informative: position {most['position']}, {most['bits']:.3f} bits")
+    return "\n\n".join([*(table.text() for table in tables if table.rows), *words])

@@ -6,8 +6,9 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 
+from longlens.charts import Line, dot_chart, line_chart
 from longlens.report.results import Bench
-from longlens.report.svg import Line, dot_chart, line_chart
+from longlens.tables import Table
 
 ORIGIN = ("longlens", "commit", "torch", "python", "hardware", "date")
 SHAPES = {
@@ -95,18 +96,21 @@ def kind(bench: Bench) -> str:
     )
 
 
-def bench_table(bench: Bench, everything: bool = False) -> list[list[str]]:
-    """A head and rows; of attention and of steps the columns that matter, unless ``everything``.
+def bench_table(bench: Bench, everything: bool = False) -> Table:
+    """The rows; of attention and of steps the columns that matter, unless ``everything``.
 
     Columns without a single value are left out.
     """
     there = [name for name in COLUMNS if any(_given(row.get(name)) for row in bench.rows)]
     if not everything and kind(bench) in SHORT:
         there = [name for name in there if name in SHORT[kind(bench)]]
-    lines = [[SHAPES[kind(bench)], *(COLUMNS[name][0] for name in there)]]
-    for label, row in zip(labels(bench), bench.rows, strict=True):
-        lines.append([label, *(_cell(name, row.get(name) or "") for name in there)])
-    return lines
+    return Table(
+        [SHAPES[kind(bench)], *(COLUMNS[name][0] for name in there)],
+        [
+            [label, *(_cell(name, row.get(name) or "") for name in there)]
+            for label, row in zip(labels(bench), bench.rows, strict=True)
+        ],
+    )
 
 
 def labels(bench: Bench) -> list[str]:

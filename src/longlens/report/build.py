@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
 import jinja2
 
 from longlens._version import __version__
+from longlens.charts import palette_css
 from longlens.report.audits import audit_failures, show_audit, summary
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
-from longlens.report.cells import MISSING, Cell, Metric, filled, means, table
+from longlens.report.cells import Cell, Metric, filled, means, table
 from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
-from longlens.report.measurements import plain_table, show_comparison, show_lens
+from longlens.report.measurements import show_comparison, show_lens
 from longlens.report.results import Bench, Results
-from longlens.report.svg import palette_css
 from longlens.runs.results import ResultTable
+from longlens.tables import MISSING, Table
 
 LIMIT = 3_000_000  # bytes of a page
 CURVE_POINTS = (60, 30, 12)  # a page that is too large is drawn with fewer
@@ -55,11 +57,11 @@ def _render(results: Results, title: str, points: int) -> str:
         css=(folder / "style.css").read_text() + palette_css(),
         script=(folder / "sort.js").read_text(),
         facts=_facts(results),
-        contents=plain_table("What is here", [_content(e) for e in results.experiments]),
+        contents=Table.of([_content(e) for e in results.experiments], "What is here"),
         experiments=experiments,
         groups=[g for e in results.experiments for g in _groups(e)],
         benches=[_bench(bench) for bench in results.benches],
-        speed=[s for e in results.experiments if (s := _speed(e))["rows"]],
+        speed=[s for e in results.experiments if (s := _speed(e)).rows],
         audits=[show_audit(m) for m in audits],
         audit_summary=summary(audits),
         lenses=[
@@ -68,11 +70,11 @@ def _render(results: Results, title: str, points: int) -> str:
             for m in results.measurements
             if m.kind == kind
         ],
-        failures=plain_table(
-            "Runs that did not finish",
+        failures=Table.of(
             _failures(results.experiments)
             + [line for m in results.measurements for line in audit_failures(m)]
             + [{"status": "unreadable", "reason": problem} for problem in results.skipped],
+            "Runs that did not finish",
         ),
         missing=MISSING,
     )
@@ -185,7 +187,7 @@ def _key(ours: float | None, published: float | None) -> dict[str, Any]:
     return {"rank": 0 if ours is not None else 1 if published is not None else 2, "value": value}
 
 
-def _conditions(experiment: ResultTable) -> dict[str, Any]:
+def _conditions(experiment: ResultTable) -> Table:
     metric = Metric(experiment.metric)
     rows = []
     for cell in filled(experiment):
@@ -198,21 +200,21 @@ def _conditions(experiment: ResultTable) -> dict[str, Any]:
                 **cell.conditions(), "remarks": marks or MISSING,
             }
         )  # fmt: skip
-    return plain_table(f"{experiment.title}: conditions of every number", rows)
+    return Table.of(rows, f"{experiment.title}: conditions of every number")
 
 
-def _speed(experiment: ResultTable) -> dict[str, Any]:
+def _speed(experiment: ResultTable) -> Table:
     rows = []
     for cell in filled(experiment):
         conditions = cell.conditions()
         if cell.values:
             chosen = {name: conditions[name] for name in SPEED}
             rows.append({"row": cell.row, "column": cell.column, **chosen})
-    return plain_table(f"{experiment.title}: speed and memory of training", rows)
+    return Table.of(rows, f"{experiment.title}: speed and memory of training")
 
 
 def _groups(experiment: ResultTable) -> list[dict[str, Any]]:
-    found = []
+    shown = []
     for column, group, values in groups(experiment):
         keys = list(dict.fromkeys(key for cells in values.values() for key in cells))
         if all(key.isdigit() for key in keys):
@@ -222,23 +224,30 @@ def _groups(experiment: ResultTable) -> list[dict[str, Any]]:
             for row, cells in values.items()
         ]
         title = f"{experiment.title}: {column} by {group}"
-        entry = {"title": title, "picture": group_picture(column, group, values), "remark": ""}
-        if len(values) > MOST_LINES:
-            entry["remark"] = f"the first {MOST_LINES} of {len(values)} rows"
-        found.append(plain_table(f"{title}, test accuracy (%)", rows) | entry)
-    return found
+        few = len(values) <= MOST_LINES
+        shown.append(
+            {
+                "title": title,
+                "picture": group_picture(column, group, values),
+                "remark": "" if few else f"the first {MOST_LINES} of {len(values)} rows",
+                "table": Table.of(rows, f"{title}, test accuracy (%)"),
+            }
+        )
+    return shown
 
 
 def _bench(bench: Bench) -> dict[str, Any]:
-    head, *rows = bench_table(bench, everything=True)
+    table = bench_table(bench, everything=True)
     conditions = ", ".join(f"{name} {value}" for name, value in bench_conditions(bench).items())
     return {
         "title": title_of(bench),
         "conditions": f"{bench.name}: {conditions}",
         "pictures": [picture for _, picture in bench_pictures(bench)],
-        "caption": f"{bench.name}: every row",
-        "head": head,
-        "rows": [[word or MISSING for word in row] for row in rows],
+        "table": replace(
+            table,
+            caption=f"{bench.name}: every row",
+            rows=[[word or MISSING for word in row] for row in table.rows],
+        ),
     }
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from longlens.runs.record import Record
 from longlens.runs.results import ResultTable
+from longlens.tables import MISSING, number
 
-MISSING = "—"
 # Names that papers use for what a record calls otherwise.
 SAME = {"bits_per_byte": "bits_per_token", "bits_per_character": "bits_per_token"}
 # Marks of numbers that are compared with no published one and averaged with nothing.
@@ -242,17 +242,6 @@ def filled(experiment: ResultTable) -> Iterator[Cell]:
     """The cells that have runs."""
     for cells in table(experiment).values():
         yield from (cell for cell in cells.values() if cell.records)
-
-
-def number(value: float) -> str:
-    """A number of any size in four or five characters where it can be.
-
-    >>> number(1234567), number(40.0), number(0.125), number(12.34), number(843.2)
-    ('1,234,567', '40', '0.125', '12.3', '843')
-    """
-    if float(value).is_integer() or abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 def _each(records: Sequence[Record], column: str) -> list[Any]:

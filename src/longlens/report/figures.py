@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from longlens.charts import Line, dot_chart, line_chart
 from longlens.report.cells import SAME, Cell, Metric, table
-from longlens.report.svg import Line, dot_chart, line_chart
 from longlens.runs.record import Record, thin
 from longlens.runs.results import ResultTable
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from longlens.report.audits import curve_table, summary
 from longlens.report.bench import bench_table
-from longlens.report.cells import MISSING, Cell, filled, means, table
-from longlens.report.measurements import plain_table
+from longlens.report.cells import Cell, filled, means, table
 from longlens.report.results import Bench, Measurement, Results, read_file
 from longlens.runs.results import ResultTable
+from longlens.tables import MISSING, Table, csv_text
 
 FORMATS = ("md", "csv", "latex")
 BLOCK = re.compile(r"^(<!-- table: ([^\n]+?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
@@ -33,29 +32,26 @@ def write_tables(results: Results, form: str) -> str:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
     if form == "csv":
         return _csv(results.experiments)
-    pieces = []
+    parts = [LEGEND] if form == "md" and results.experiments else []
     for experiment in results.experiments:
-        grid = text_grid(experiment)
-        if form == "latex":
-            pieces.append(latex(grid, f"{experiment.title}. {LEGEND}", experiment.name))
-        else:
-            source = f" ({experiment.source})" if experiment.source else ""
-            pieces.append(f"## {experiment.title}{source}\n\n{markdown(grid)}")
+        source = f" ({experiment.source})" if experiment.source else ""
+        parts.append(
+            f"## {experiment.title}{source}\n\n{text_table(experiment).markdown()}"
+            if form == "md"
+            else text_table(experiment).latex(experiment.name)
+        )
     for bench in results.benches:
-        grid = [list(line) for line in bench_table(bench)]
-        if form == "latex":
-            pieces.append(latex(grid, bench.name, bench.name))
-        else:
-            pieces.append(f"## {bench.name}\n\n{markdown(grid)}")
-    if form == "md" and results.experiments:
-        pieces.insert(0, LEGEND)
-    return "\n\n".join(pieces) + "\n"
+        table = replace(bench_table(bench), caption=bench.name)
+        parts.append(
+            f"## {bench.name}\n\n{table.markdown()}" if form == "md" else table.latex(bench.name)
+        )
+    return "\n\n".join(parts) + "\n"
 
 
-def text_grid(
+def text_table(
     experiment: ResultTable, rows: Sequence[str] = (), columns: Sequence[str] = ()
-) -> list[list[str]]:
-    """A table's head and rows as words; ``rows`` and ``columns`` choose some, in their order.
+) -> Table:
+    """An experiment as words; ``rows`` and ``columns`` choose some, in their order.
 
     Raises:
         ValueError: the experiment has no such row or column.
@@ -87,7 +83,8 @@ def text_grid(
         ]
         for row, cells in kept.items()
     ]
-    return [["", *names, *(["mean"] if averaged else []), *extra], *lines]
+    head = ["", *names, *(["mean"] if averaged else []), *extra]
+    return Table(head, lines, f"{experiment.title}. {LEGEND}")
 
 
 def cell_text(cell: Cell) -> str:
@@ -105,61 +102,20 @@ def extra_text(experiment: ResultTable, row: str, column: str) -> str:
     return MISSING if value is None else f"({value:g})"
 
 
-def markdown(grid: Sequence[Sequence[str]]) -> str:
-    r"""A Markdown table.
-
-    >>> print(markdown([["", "a|b"], ["x", "1"]]))
-    |  | a\|b |
-    | --- | --- |
-    | x | 1 |
-    """
-    lines = [[word.replace("|", "\\|") for word in line] for line in grid]
-    lines.insert(1, ["---"] * len(grid[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "×": r"$\times$", "α": r"$\alpha$", "−": "$-$", "—": "---", "–": "--",
-}  # fmt: skip
-
-
-def latex(grid: Sequence[Sequence[str]], caption: str, label: str) -> str:
-    """A LaTeX table; it needs the package booktabs."""
-
-    def plain(word: str) -> str:
-        return "".join(_LATEX.get(letter, letter) for letter in word)
-
-    lines = [" & ".join(map(plain, line)) + r" \\" for line in grid]
-    return "\n".join(
-        [
-            r"\begin{table}", r"\centering", rf"\caption{{{plain(caption)}}}",
-            rf"\label{{tab:{re.sub('[^A-Za-z0-9:-]', '-', label)}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(grid[0]) - 1)}}}", r"\toprule",
-            lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}", r"\end{table}",
-        ]
-    )  # fmt: skip
-
-
 def _csv(experiments: Sequence[ResultTable]) -> str:
-    out = io.StringIO()
-    writer = None
-    for experiment in experiments:
-        for cell in filled(experiment):
-            row = {
-                "experiment": experiment.name, "row": cell.row, "column": cell.column,
-                "metric": cell.metric.name, "published": cell.published, "ours": cell.mean,
-                "deviation": cell.deviation, "difference": cell.difference,
-                "runs": len(cell.records), "finished": len(cell.values),
-                "marks": "; ".join(word for word, _ in cell.marks),
-                **{n: re.sub(r"(?<=\d),(?=\d{3})", "", v) for n, v in cell.conditions().items()},
-            }  # fmt: skip
-            if writer is None:
-                writer = csv.DictWriter(out, list(row), lineterminator="\n")
-                writer.writeheader()
-            writer.writerow({k: "" if v in (None, MISSING) else v for k, v in row.items()})
-    return out.getvalue()
+    rows = [
+        {
+            "experiment": experiment.name, "row": cell.row, "column": cell.column,
+            "metric": cell.metric.name, "published": cell.published, "ours": cell.mean,
+            "deviation": cell.deviation, "difference": cell.difference,
+            "runs": len(cell.records), "finished": len(cell.values),
+            "marks": "; ".join(word for word, _ in cell.marks),
+            **{n: re.sub(r"(?<=\d),(?=\d{3})", "", v) for n, v in cell.conditions().items()},
+        }
+        for experiment in experiments
+        for cell in filled(experiment)
+    ]  # fmt: skip
+    return csv_text([{k: None if v == MISSING else v for k, v in row.items()} for row in rows])
 
 
 def update_blocks(text: str, root: Path) -> str:
@@ -190,23 +146,21 @@ def block(description: str, root: Path) -> str:
         if name not in ("rows", "columns") or not equals:
             raise ValueError(f'a block has rows="…" and columns="…" after its file, got {option!r}')
         chosen[name] = [word.strip() for word in value.split(";") if word.strip()]
-    found = [] if Path(path).is_absolute() else sorted(root.glob(path))
-    if not found:
+    files = [] if Path(path).is_absolute() else sorted(root.glob(path))
+    if not files:
         raise ValueError(f"a block names {path}, which does not exist in {root}")
-    parts = [read_file(each) for each in found]
+    parts = [read_file(file) for file in files]
     audits = [part for part in parts if isinstance(part, Measurement) and part.kind == "audit"]
     if len(audits) == len(parts) and not chosen:
         several = len(audits) > 1 or "*" in path
-        shown = summary(audits) if several else curve_table("", audits[0].values)
-        return markdown([shown["head"], *shown["rows"]])
+        return (summary(audits) if several else curve_table("", audits[0].values)).markdown()
     part = parts[0]
     if isinstance(part, Measurement) and part.kind == "comparison" and not chosen:
-        shown = plain_table("", part.values.get("rows") or ())
-        return markdown([shown["head"], *shown["rows"]])
+        return Table.of(part.values.get("rows") or ()).markdown()
     if isinstance(part, ResultTable) and len(parts) == 1:
-        return markdown(text_grid(part, **chosen))
+        return text_table(part, **chosen).markdown()
     if isinstance(part, Bench) and len(parts) == 1 and not chosen:
-        return markdown(bench_table(part))
+        return bench_table(part).markdown()
     raise ValueError(
         f"a block cannot show {description}: only tables, curves, benches, audits and comparisons"
     )

@@ -1,13 +1,13 @@
-"""Measurements inside models, as tables and pictures; and how the page's plain tables are made."""
+"""Measurements inside models, as tables and pictures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from longlens.report.cells import MISSING, number
+from longlens.charts import Line, line_chart
 from longlens.report.results import Measurement
-from longlens.report.svg import Line, line_chart
+from longlens.tables import Table
 
 MEASURES = {
     "decay_rate": "decay", "fit": "R²", "half_distance": "half", "reach_90": "90 %",
@@ -19,33 +19,6 @@ LENS_NOTES = (
     "variation: total variation over the largest value (1: falls monotonically); centroid: mean "
     "frequency in cycles a position (white noise: 0.25); entropy in nats.",
 )
-Table = dict[str, Any]
-
-
-def word(value: Any) -> str:
-    """A value as it stands in a cell.
-
-    >>> word(0.25), word(None), word([3, 5]), word(True), word("x"), word({"a": 1})
-    ('0.25', '—', '3, 5', 'yes', 'x', 'a 1')
-    """
-    if value is None:
-        return MISSING
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return number(value).replace("-", "−")
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {word(inner)}" for name, inner in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(word, value))
-    return str(value)
-
-
-def plain_table(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A table for the page: caption, head, rows of words; what a row lacks is a dash."""
-    head = list(dict.fromkeys(name for row in rows for name in row))
-    lines = [[word(row.get(name)) for name in head] for row in rows]
-    return {"caption": caption, "head": head, "rows": lines}
 
 
 def show_lens(measurement: Measurement) -> dict[str, Any]:
@@ -58,7 +31,7 @@ def show_lens(measurement: Measurement) -> dict[str, Any]:
 def show_comparison(measurement: Measurement) -> dict[str, Any]:
     """What the page shows of layers compared with others' code."""
     rows = measurement.values.get("rows") or ()
-    return _shown(measurement, plain_table(_title(measurement), rows))
+    return _shown(measurement, Table.of(rows, _title(measurement)))
 
 
 def _title(measurement: Measurement) -> str:
@@ -98,7 +71,7 @@ def _lens_table(title: str, values: Mapping[str, Any]) -> Table:
                 **{f"beyond {d}": m for d, m in (median.get("mass_beyond") or {}).items()},
             }
         )
-    return plain_table(f"{title}: medians over channels or heads", rows)
+    return Table.of(rows, f"{title}: medians over channels or heads")
 
 
 def _profiles(values: Mapping[str, Any]) -> list[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Any
 
 from longlens.runs.record import Record
+from longlens.tables import MISSING, Table, csv_text
 
 Row = dict[str, Any]
 FORMATS = ("text", "markdown", "csv", "json")
@@ -35,8 +34,7 @@ def grouped_rows(runs: Sequence[Record], by: Sequence[str]) -> list[Row]:
         done = [run for run in members if run.is_finished]
         row: Row = dict(zip(by, key, strict=True)) | {"runs": len(members), "finished": len(done)}
         for column in NUMBERS:
-            found = [run.get(column) for run in done]
-            values = [v for v in found if isinstance(v, int | float)]
+            values = [v for run in done if isinstance(v := run.get(column), int | float)]
             row[column] = Spread(values) if values else None
         rows.append(row)
     return rows
@@ -67,10 +65,10 @@ def show(value: Any) -> str:
     """A value as people like to read it.
 
     >>> show(0.51234), show(1234567.8), show(None), show(3), show(1e-5), show(0.0)
-    ('0.5123', '1,234,568', '–', '3', '1e-05', '0')
+    ('0.5123', '1,234,568', '—', '3', '1e-05', '0')
     """
     if value is None:
-        return "–"
+        return MISSING
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or value == 0:
@@ -89,32 +87,7 @@ def render(rows: Sequence[Row], form: str = "text") -> str:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
     if form == "json":
         return json.dumps(rows, indent=1, default=lambda value: value.to_json())
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    rows = [{column: row.get(column) for column in columns} for row in rows]
     if form == "csv":
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([["" if v is None else v for v in row.values()] for row in rows])
-        return out.getvalue().rstrip("\n")
-    cells = [[show(value) for value in row.values()] for row in rows]
-    if form == "markdown":
-        lines = [columns, ["---"] * len(columns), *cells]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return _aligned(columns, cells, rows)
-
-
-def _aligned(columns: list[str], cells: list[list[str]], rows: Sequence[Mapping[str, Any]]) -> str:
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    right = [
-        all(isinstance(row[column], int | float | Spread | None) for row in rows)
-        for column in columns
-    ]
-    lines = []
-    for line in [columns, *cells]:
-        parts = [
-            word.rjust(width) if flush else word.ljust(width)
-            for word, width, flush in zip(line, widths, right, strict=True)
-        ]
-        lines.append("  ".join(parts).rstrip())
-    return "\n".join(lines)
+        return csv_text(rows).rstrip("\n")
+    table = Table.of(rows, write=show)
+    return table.markdown() if form == "markdown" else table.text()

@@ -1,0 +1,254 @@
+"""Charts as SVG: lines over a scale, dots over categories, maps of values, and panels of them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from longlens.charts.scales import limits, log_ticks, short, ticks
+from longlens.charts.svg import (
+    GRID,
+    LETTER,
+    LINE_HEIGHT,
+    Line,
+    bare,
+    curve,
+    fitted,
+    frame,
+    legend,
+    mark,
+    rule,
+    sample,
+    text,
+)
+from longlens.tables import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+MARGIN, TOP, FLOOR = 46, 46, 40
+
+
+def line_chart(
+    title: str,
+    lines: Sequence[Line],
+    x_name: str,
+    y_name: str = "",
+    *,
+    log_x: bool = False,
+    log_y: bool = False,
+    x_ticks: Sequence[float] | None = None,
+    reference: float | None = None,
+    named: bool = True,
+    width: int = 400,
+    height: int = 300,
+) -> str:
+    """Curves on common axes.
+
+    ``x_ticks`` sets the ticks of x (an experiment's own values); axes are logarithmic on request
+    and then take values above zero alone; ``reference`` is a y that is always there and has a line.
+    The picture is as high as its legend (unless ``named`` is False) needs beyond ``height``.
+    """
+    points = [point for line in lines for point in line.points] or [(1.0, 1.0)]
+    scaled = [*(x for x, _ in points if log_x), *(y for _, y in points if log_y)]
+    if scaled and min(scaled) <= 0:
+        raise ValueError(f"{title}: a logarithmic axis has no place for values of 0 or less")
+    if reference is not None:
+        points = [*points, (points[0][0], reference)]
+    scale = math.log10 if log_x else float
+    scale_y = math.log10 if log_y else float
+    x0, x1, y0, y1 = limits([(scale(x), scale_y(y)) for x, y in points])
+    room = 0.04 * (y1 - y0)
+    y0, y1 = y0 - room, y1 + room  # so that no curve hides behind the axis
+    inner = 8 if any(line.mark for line in lines) else 0  # marks keep away from the labels
+    y_marks = log_ticks(10**y0, 10**y1, 6) if log_y else ticks(y0, y1)
+    floor, right = height - FLOOR, width - 14
+    left = max(MARGIN, 14 + LETTER * max(len(short(value)) for value in y_marks))
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across, down = (scale(x) - x0) / (x1 - x0), (y1 - scale_y(y)) / (y1 - y0)
+        wide = right - left - 2 * inner
+        return round(left + inner + across * wide, 1), round(TOP + down * (floor - TOP), 1)
+
+    parts = []
+    for value in y_marks:
+        y = place(points[0][0], value)[1]
+        parts.append(rule(f"M{left:g} {y}H{right}", GRID))
+        parts.append(text(left - 6, y + 4, short(value), "end"))
+    if reference is not None:
+        y = place(points[0][0], reference)[1]
+        parts.append(rule(f"M{left:g} {y}H{right}", 'stroke="currentColor" opacity=".5"'))
+    chosen = x_ticks or (log_ticks(10**x0, 10**x1) if log_x else ticks(x0, x1, width // 65))
+    places = [(place(value, points[0][1])[0], short(value)) for value in chosen]
+    parts += _x_axis(places, left, right, floor, x_name)
+    for line in lines:
+        parts += curve(line, [place(*point) for point in line.points])
+    entries = [(line.name, sample(line)) for line in lines] if named else []
+    drawn, bottom = legend(entries, width, height + 6)
+    return frame(title, y_name, width, bottom if named else height, [*parts, *drawn])
+
+
+def _x_axis(
+    places: Sequence[tuple[float, str]], left: float, right: float, floor: float, name: str
+) -> list[str]:
+    """The axis below: ticks and their labels, as many as there is room for, and its name."""
+    parts = [rule(f"M{left:g} {floor}H{right}")]
+    edge = -math.inf
+    for x, label in places:
+        half = len(label) * LETTER / 2
+        if x - half < edge:
+            continue  # no room beside the label before
+        edge = x + half + 6
+        parts.append(rule(f"M{x} {floor}v4"))
+        parts.append(text(min(max(x, left), right + 14 - half), floor + 17, label, "middle"))
+    return [*parts, text(right, floor + 33, name, "end", "quiet")]
+
+
+def dot_chart(
+    title: str,
+    rows: Mapping[str, Mapping[str, float]],
+    x_name: str,
+    y_name: str = "",
+    *,
+    hollow: Mapping[str, Mapping[str, float]] | None = None,
+    log: bool = True,
+    reference: float | None = None,
+    joined: bool = False,
+    width: int = 400,
+) -> str:
+    """Compare series over categories: a line a category, a dot a series.
+
+    ``rows`` holds values by category and series, ``hollow`` those that others published; what is
+    missing has no dot. ``reference`` draws a line to compare with, ``joined`` one from the first
+    dot of a row to its last.
+    """
+    series = list(dict.fromkeys(name for values in rows.values() for name in values))
+    both = [*rows.values(), *(hollow or {}).values()]
+    numbers = [value for values in both for value in values.values()]
+    numbers += [reference] if reference else []
+    if not numbers or (log and min(numbers) <= 0):
+        raise ValueError("rows: a chart needs values, for a logarithmic axis all above zero")
+    scale = math.log if log else float
+    room = 0.05 * (scale(max(numbers)) - scale(min(numbers))) or 0.5
+    x0, x1 = scale(min(numbers)) - room, scale(max(numbers)) + room
+    names = {row: fitted(row, width * 0.52) for row in rows}
+    left, right = 16 + LETTER * max(map(len, names.values())), width - 16
+    top = TOP - 4 if y_name else TOP - 16
+    floor = top + 26 * len(rows)
+    apart = 0 if joined else min(3.0, 12 / len(series))  # so that equal values are seen as two
+
+    def place(value: float) -> float:
+        return round(left + (scale(value) - x0) / (x1 - x0) * (right - left), 1)
+
+    parts = []
+    for value in log_ticks(math.exp(x0), math.exp(x1), 7) if log else ticks(x0, x1):
+        parts.append(rule(f"M{place(value)} {top}V{floor}", GRID))
+        parts.append(text(place(value), floor + 17, short(value), "middle"))
+    if reference:
+        parts.append(
+            rule(f"M{place(reference)} {top}V{floor}", 'stroke="currentColor" opacity=".6"')
+        )
+    parts.append(text(right, floor + 33, x_name, "end", "quiet"))
+    for number, row in enumerate(rows):
+        y = top + 26 * number + 13
+        parts.append(text(left - 8, y + 4, names[row], "end"))
+        parts.append(rule(f"M{left:g} {y}H{right}", GRID))
+        if joined and rows[row]:
+            ends = [place(value) for value in rows[row].values()]
+            parts.append(
+                rule(f"M{min(ends)} {y}H{max(ends)}", 'stroke="currentColor" opacity=".5"')
+            )
+        for values, empty in (((hollow or {}).get(row, {}), True), (rows[row], False)):
+            for name, value in values.items():
+                hint = f"{row}, {name}{' (published)' if empty else ''}: {value:.4g}"
+                style = series.index(name)
+                aside = y + apart * (style - (len(series) - 1) / 2)
+                parts.append(mark(place(value), aside, style, empty, hint))
+    entries = [(name, mark(11, -4, style)) for style, name in enumerate(series)]
+    if any((hollow or {}).values()):
+        entries.append(("hollow: published", mark(11, -4, 6, hollow=True)))
+    drawn, bottom = legend(entries, width, floor + FLOOR + 6)
+    return frame(title, y_name, width, bottom, [*parts, *drawn])
+
+
+def heat_map(
+    title: str,
+    values: npt.NDArray[np.floating],
+    x_name: str,
+    y_name: str,
+    *,
+    low: float,
+    high: float,
+    length: int | None = None,
+    width: int = 220,
+) -> str:
+    """A square matrix as colours, from dark at ``low`` to bright at ``high``; NaN is left out.
+
+    ``length`` is what the axes count to, if that is not the size of the matrix. Needs Pillow.
+    """
+    from longlens.charts.raster import colour_map, data_uri
+
+    count = len(values) if length is None else length
+    left, right = MARGIN, width - 14
+    floor = TOP + right - left
+    parts = [
+        f'<image x="{left}" y="{TOP}" width="{right - left}" height="{right - left}" '
+        f'href="{data_uri(colour_map(values, low, high))}" style="image-rendering:pixelated" '
+        'preserveAspectRatio="none"/>'
+    ]
+    for value in ticks(0, count, 4):
+        y = round(TOP + value / count * (floor - TOP), 1)
+        parts.append(rule(f"M{left} {y}h-4"))
+        parts.append(text(left - 6, y + 4, short(value), "end"))
+    parts.append(rule(f"M{left} {TOP}V{floor}"))
+    places = [
+        (round(left + value / count * (right - left), 1), short(value))
+        for value in ticks(0, count, 3)
+    ]
+    parts += _x_axis(places, left, right, floor, x_name)
+    return frame(title, y_name, width, floor + FLOOR, parts)
+
+
+def panels(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """Several charts as one picture: rows of them below each other.
+
+    >>> chart = line_chart("a", [Line("b", [(0, 0), (1, 1)])], "x", width=200, height=100)
+    >>> panels("both", [[chart, chart]]).split(" width=")[1][:5]
+    '"400"'
+    """
+    parts, right, bottom = [], 0.0, 0.0
+    for row in rows:
+        x, lowest = 0.0, bottom
+        for chart in row:
+            size = re.search(r'width="([\d.]+)" height="([\d.]+)"', chart)
+            assert size is not None
+            parts.append(f'<svg x="{x:g}" y="{bottom:g}"{chart.removeprefix("<svg")}')
+            x += float(size[1])
+            lowest = max(lowest, bottom + float(size[2]))
+        right, bottom = max(right, x), lowest
+    return bare(title, right, bottom, parts)
+
+
+def table_chart(title: str, table: Table) -> str:
+    """A table as a picture: a line under its head, every other row shaded."""
+    widths = [
+        (max(map(len, column)) + 2) * LETTER for column in zip(table.head, *table.rows, strict=True)
+    ]
+    whole, parts = 16 + sum(widths), []
+    for number, line in enumerate((table.head, *table.rows)):
+        y = TOP + LINE_HEIGHT * number
+        if number and number % 2 == 0:
+            place = f'x="8" y="{y - 14}" width="{whole - 16:g}" height="{LINE_HEIGHT}"'
+            parts.append(f'<rect {place} fill="currentColor" opacity=".06"/>')
+        x = 8.0
+        for place_in_row, (word, width) in enumerate(zip(line, widths, strict=True)):
+            first = place_in_row == 0
+            parts.append(
+                text(x + 4 if first else x + width / 2, y, word, "start" if first else "middle")
+            )
+            x += width
+    parts.append(rule(f"M8 {TOP + 5}H{whole - 8:g}"))
+    return frame(title, "", whole, TOP + LINE_HEIGHT * len(table.rows) + 14, parts)
