@@ -89,14 +89,16 @@ class Table:
 
     def text(self, gap: str = "  ") -> str:
         """Aligned columns; after the first, which names rows, numbers are to the right."""
-        widths, sides = [], []
-        for title, *words in zip(self.head, *self.rows, strict=True):
-            widths.append(max(map(len, (title, *words))))
-            numbers = all(re.match(r"[(−+-]?[\d.]|[—–-]?$", word) for word in words)
-            sides.append(str.rjust if numbers and sides else str.ljust)
+        columns = list(zip(self.head, *self.rows, strict=True))
+        right = [
+            number > 0 and all(re.match(r"[(−+-]?[\d.]|[—–-]?$", word) for word in column[1:])
+            for number, column in enumerate(columns)
+        ]
+        widths = [max(map(len, column)) for column in columns]
         lines = [
             gap.join(
-                side(word, width) for word, width, side in zip(line, widths, sides, strict=True)
+                word.rjust(width) if flush else word.ljust(width)
+                for word, width, flush in zip(line, widths, right, strict=True)
             )
             for line in (self.head, *self.rows)
         ]
