@@ -209,7 +209,7 @@ def _flex(alpha: Tensor, options: dict[str, Any]) -> Attention:
     def decay(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score * torch.exp(-alpha[h] * (i - j).abs())
 
-    torch._dynamo.reset()  # each shape compiles anew, or the limit on recompilations is soon met
+    torch.compiler.reset()  # each shape compiles anew, or the limit on recompilations is soon met
     compiled = torch.compile(flex_attention)
     masks: dict[int, Any] = {}
 

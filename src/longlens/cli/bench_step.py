@@ -29,10 +29,11 @@ from longlens.runs.measure import (
     peak_flops,
     peak_memory_mib,
 )
-from longlens.runs.run import device_of, set_determinism
+from longlens.runs.run import device_of
 from longlens.training.distributed import Ranks
 from longlens.training.engine import Engine
 from longlens.training.options import TrainOptions
+from longlens.training.process import forget_programs, set_process
 from longlens.training.provenance import provenance
 
 Row = dict[str, Any]
@@ -87,18 +88,16 @@ def step(
             print(_lines(rows[-1]), flush=True)
             if output is not None:
                 write_rows(output, rows)
-            torch.compiler.reset()
             gc.collect()  # the last model, before the next one's memory is measured
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            forget_programs()
     return 0
 
 
 def measure(run: Planned, batches: int) -> Row:
     """One run's row of the table."""
     options = TrainOptions(**{**run.cell, "progress": False})
-    set_determinism(options)
     device = device_of(options)
+    set_process(options, device)
     ranks = Ranks(device)
     task = tasks.load(options.task, options.root, **options.task_options)
     forget_peak_memory(device)

@@ -23,6 +23,7 @@ from longlens.training.examples import Hide, Prepare, mask_tokens
 from longlens.training.job import Job
 from longlens.training.objective import Objective
 from longlens.training.options import TrainOptions
+from longlens.training.process import is_compiled
 from longlens.training.randomness import key, seed_everything
 from longlens.weights import load_tensors
 
@@ -201,7 +202,7 @@ def make_prepare(
         hide = partial(mask_tokens, rate=options.mask_rate, mask_id=spec.vocab_size)
     transform = None
     if "augment" in options.protocols:
-        compiled = ranks.device.type == "cuda" if options.compile is None else options.compile
+        compiled = is_compiled(options, ranks.device)
         transform = augment.build(
             task.name, spec.image, ranks.device, compile=compiled, **options.augment_options
         )

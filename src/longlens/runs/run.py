@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -43,6 +42,7 @@ from longlens.training.job import Job
 from longlens.training.log import CHECKPOINTS
 from longlens.training.loop import Trainer
 from longlens.training.options import TrainOptions
+from longlens.training.process import set_process
 from longlens.training.provenance import provenance
 from longlens.weights import save_tensors
 
@@ -114,7 +114,7 @@ def _train(
     kind: str = "supervised",
 ) -> Record:
     """One stage: train one model to the end and write its record."""
-    set_determinism(options)
+    set_process(options, ranks.device)
     origin = provenance(ranks.device)
     writer = RecordWriter(folder, options.tensorboard) if ranks.main else None
     with _ending_recorded(writer):
@@ -234,13 +234,6 @@ def device_of(options: TrainOptions) -> torch.device:
     if options.device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(options.device)
-
-
-def set_determinism(options: TrainOptions) -> None:
-    """Let torch take kernels with the same result every time, if asked for."""
-    if options.deterministic and options.device != "cpu":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(options.deterministic)
 
 
 def _load(options: TrainOptions, ranks: Ranks, task: Task | None) -> Task:

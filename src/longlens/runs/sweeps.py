@@ -23,6 +23,7 @@ from longlens.runs.run import LOCK, run_folder, train_run
 from longlens.training.faults import Stopped
 from longlens.training.log import CHECKPOINTS
 from longlens.training.options import TrainOptions, difference, recorded_identity
+from longlens.training.process import forget_programs
 
 if TYPE_CHECKING:
     from longlens.runs.cell import Cell
@@ -58,7 +59,7 @@ def run_cell(cell: Mapping[str, Any]) -> Record:
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         return failed_record(options, f"{kind}{error}")
     finally:
-        _forget_programs()
+        forget_programs()
 
 
 def failed_record(options: TrainOptions, error: str) -> Record:
@@ -88,15 +89,6 @@ def _may_fail(there: Record, options: TrainOptions) -> bool:
         return False
     then = there.options
     return not then or not difference(options.identity(), recorded_identity(then))
-
-
-def _forget_programs() -> None:
-    """The next cell is another model: it needs the memory and its own compiled programs."""
-    import torch
-
-    torch.compiler.reset()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def sweep(

@@ -5,7 +5,6 @@ Losses, gradient norms and faults add up in device memory until the loop reads t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -20,6 +19,7 @@ from longlens.training.job import Job
 from longlens.training.objective import SUMS, Objective
 from longlens.training.optim import Optimizer, parameter_groups, update_average
 from longlens.training.options import TrainOptions
+from longlens.training.process import is_compiled
 
 DENOISING = Objective("masked")
 
@@ -50,7 +50,7 @@ class Engine:
             self.graphs = "step" if ranks.world_size == 1 else "none"
         self._losses: Callable[[Examples, Tensor], tuple[Tensor, Tensor]] = self._loss_and_sums
         self.forward: Callable[[Tensor, Tensor | None], Tensor] = self._outputs
-        self.compiled = on_cuda if options.compile is None else options.compile
+        self.compiled = is_compiled(options, self.device)
         if self.compiled:
             self._compile()
         self.update: Callable[[Examples], None] = self.device_step
@@ -100,13 +100,10 @@ class Engine:
 
     def _compile(self) -> None:
         lengths = {*self.job.train.shapes, *self.job.validation.shapes}
-        torch._dynamo.config.recompile_limit = max(64, 8 * len(lengths))
         how: dict[str, Any] = {"dynamic": None if self.options.shapes == "any" else False}
         if self.graphs == "inductor":
             how["mode"] = "reduce-overhead"
         if self.options.compile_blocks:
-            # the compiler itself looks at the .grad of a block's input
-            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
             for block in self.job.units:
                 block.compile(**how)
             return
