@@ -56,9 +56,9 @@ def test_encoders_have_no_masked_smoothing_and_odd_windows():
         longlens.hf.configure(make("vit"), window=4)
 
 
-def test_centered_smoothing_in_a_causal_call_is_refused():
-    model = make("bert", smoothing="centered", window=3)
-    with pytest.raises(ValueError, match="ahead of it"):
+def test_a_mask_of_another_kind_than_the_layer_says_is_refused():
+    model = make("bert")  # makes a bidirectional mask whatever the caller says
+    with pytest.raises(ValueError, match="BertSelfAttention says that it is causal, but its mask"):
         model(**inputs("bert"), is_causal=True)
 
 
@@ -85,23 +85,13 @@ def test_sliding_windows_are_refused():
     transformers.MistralForCausalLM(config)(**inputs("llama"))
 
 
-def test_packed_sequences_and_explicit_masks_are_refused():
+def test_explicit_masks_are_refused():
     model, batch = make("llama"), inputs("llama")
-    with pytest.raises(ValueError, match="packed sequences"):
-        positions = torch.cat([torch.arange(6), torch.arange(7)])[None]
-        model(**batch, position_ids=positions, use_cache=False)
-    with pytest.raises(ValueError, match=r"packed sequences \(cu_seq_lens_q\)"):
-        model(**batch, cu_seq_lens_q=torch.tensor([0, 6, 13]))
     for mask in (torch.zeros(2, 1, 13, 13), torch.ones(2, 1, 13, 13, dtype=torch.bool)):
         with pytest.raises(ValueError, match="never an explicit mask"):
             model(**batch, attention_mask=mask)
     with pytest.raises(ValueError, match="never an explicit mask"):
         make("bert")(**inputs("bert"), attention_mask=torch.ones(2, 13, 13))
-
-
-def test_attention_weights_are_refused():
-    with pytest.raises(ValueError, match="attention weights"):
-        make("llama")(**inputs("llama"), output_attentions=True)
 
 
 def test_cross_attention_is_refused():

@@ -23,7 +23,7 @@ def test_save_and_load_keep_rates_options_and_logits(tmp_path, name, learned):
     for state in layers_of(model):
         state.alpha = type(state.alpha)(torch.rand(4) * 0.3)  # not what the options would make
     model.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path, attn_implementation="las")
+    loaded = type(model).from_pretrained(tmp_path)
     assert torch.equal(rates(loaded), rates(model))
     assert layers_of(loaded)[0].learned_alpha == learned
     assert layers_of(loaded)[0].alpha_max >= rates(loaded)[0].max()
@@ -42,11 +42,11 @@ def test_a_checkpoint_without_rates_gets_them(tmp_path):
     assert not report["missing_keys"] and not report["unexpected_keys"]
 
 
-def test_a_model_saved_with_las_says_so_when_loaded_without(tmp_path, monkeypatch):
+def test_a_model_saved_with_las_says_so_when_loaded_as_softmax(tmp_path, monkeypatch):
     heard = []
     monkeypatch.setattr(longlens.hf.models.logger, "warning_once", heard.append)
     make("llama", dtype=torch.float32).save_pretrained(tmp_path)
-    LlamaForCausalLM.from_pretrained(tmp_path)
+    LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa")
     assert "attn_implementation='las'" in heard[0]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlens.hf.mask import read_mask
+from longlens.hf.mask import COMPILED, EXPLICIT, LaSMask
 from longlens.hf.options import check_sees_no_future
 from longlens.hf.state import LaSState
-from longlens.ops.las import las_attention
+from longlens.ops.las import las_attention, las_attention_varlen
 
 # Arguments by which models ask for something that LaS attention has no counterpart of.
 UNSUPPORTED = {
@@ -18,7 +18,8 @@ UNSUPPORTED = {
     "softcap": "soft-capped scores",
     "s_aux": "attention sinks",
     "position_bias": "a position bias",
-    "cu_seq_lens_q": "packed sequences",
+    "indices": "sparse attention",
+    "block_indices": "sparse attention",
     "cache": "a paged cache",
     "output_attentions": "attention weights as output",
 }
@@ -29,7 +30,7 @@ def las_attention_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: LaSMask | None,
     dropout: float = 0.0,
     scaling: float | None = None,
     is_causal: bool | None = None,
@@ -42,7 +43,7 @@ def las_attention_forward(
         query: (B, Hq, L, D).
         key: (B, Hkv, S, D), a static cache's unused places included.
         value: (B, Hkv, S, Dv), raw.
-        attention_mask: what `las_mask` made.
+        attention_mask: what `las_mask` made; None where the model has no mask.
         dropout: must be 0.
         scaling: factor of the scores; None: 1/sqrt(D).
         is_causal: None: the module's own `is_causal`.
@@ -52,42 +53,103 @@ def las_attention_forward(
         (B, L, Hq, Dv), and no attention weights.
 
     """
+    name = type(module).__name__
     state = getattr(module, "las", None)
     if not isinstance(state, LaSState):
         raise ValueError(
-            f"{type(module).__name__} has no decay rates: choose LaS attention through "
+            f"{name} has no decay rates: choose LaS attention through "
             "attn_implementation='las' or model.set_attn_implementation('las')"
         )
-    for name, meaning in UNSUPPORTED.items():
-        asked = kwargs.get(name)
-        if asked is not None and asked is not False:
-            raise ValueError(f"attn_implementation='las' does not support {meaning} ({name})")
     if dropout:
         raise ValueError(
             f"LaS attention has no dropout, got {dropout}: set the model's attention dropout to 0 "
             "(attention_dropout=0.0, in BERT and ViT attention_probs_dropout_prob=0.0)"
         )
-    causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
-    check_sees_no_future(state.smoothing, state.window, causal)
+    declared = getattr(module, "is_causal", None) if is_causal is None else is_causal
+    mask = _checked(attention_mask, declared, query, key, name)
+    for argument, meaning in UNSUPPORTED.items():
+        asked = kwargs.get(argument)
+        if asked is not None and asked is not False:
+            raise ValueError(
+                f"attn_implementation='las' does not support {meaning} ({argument}), which "
+                f"{name} asks for"
+            )
+    check_sees_no_future(state.smoothing, state.window, mask.causal)
     queries, keys = query.shape[2], key.shape[2]
-    used, key_mask, offset = read_mask(attention_mask, queries, keys)
-    if not causal and queries != keys:
+    used, key_mask, offset = mask.in_use(queries, keys)
+    if not mask.causal and queries != keys:
         raise ValueError(
             "attn_implementation='las' supports self-attention only: positions of two sequences "
-            f"have no distance, got {queries} queries and {keys} keys"
+            f"have no distance, got {queries} queries and {keys} keys in {name}"
         )
     alpha, alpha_max = state.rates()
     options: dict[str, Any] = dict(
         alpha=alpha, alpha_max=alpha_max, window=state.window, smoothing=state.smoothing,
-        edge=state.edge, chunk=state.chunk, is_causal=causal, scale=scaling, enable_gqa=True,
+        edge=state.edge, chunk=state.chunk, is_causal=mask.causal, scale=scaling, enable_gqa=True,
     )  # fmt: skip
     if used < keys:
         key, value = key[:, :, :used], value[:, :, :used]
-    if state.chunk is not None and key_mask is not None:
+    bounds, longest = _packing(mask, kwargs)
+    if bounds is not None:
+        out = _packed(query, key, value, key_mask, bounds.to(query.device), longest, options)
+    elif state.chunk is not None and key_mask is not None:
         out = _chunks_from_first_token(query, key, value, key_mask, offset, options)
     else:
         out = las_attention(query, key, value, key_mask=key_mask, query_offset=offset, **options)
     return out.transpose(1, 2).contiguous(), None
+
+
+def _checked(mask: Any, declared: bool | None, query: Tensor, key: Tensor, name: str) -> LaSMask:
+    """The mask, if it says the same of causality as the layer does.
+
+    A layer's word alone is not enough: transformers lets it stand for causality in some of its own
+    implementations and not in others.
+    """
+    if mask is None:
+        if declared is None or (declared and query.shape[2] > 1):
+            says = "does not say whether it is causal" if declared is None else "says it is causal"
+            raise ValueError(f"attn_implementation='las': {name} got no attention mask and {says}")
+        causal = bool(declared)
+        first = key.shape[2] - query.shape[2]
+        return LaSMask(query.shape[0], query.shape[2], key.shape[2], causal, first)
+    if not isinstance(mask, LaSMask):
+        raise ValueError(EXPLICIT.format(mask.dtype, tuple(mask.shape)))
+    if mask.refusal is not None:
+        raise ValueError(mask.refusal)
+    if declared is not None and declared != mask.causal:
+        kinds = ("bidirectional", "causal")
+        raise ValueError(
+            f"attn_implementation='las': {name} says that it is {kinds[declared]}, but its mask is "
+            f"{kinds[mask.causal]}"
+        )
+    return mask
+
+
+def _packing(mask: LaSMask, kwargs: dict[str, Any]) -> tuple[Tensor | None, int]:
+    """Bounds of packed sequences and the longest one's length; None: rows are sequences."""
+    bounds = kwargs.get("cu_seq_lens_q")
+    if bounds is not None:
+        longest = kwargs.get("max_length_q")
+        return bounds, int(bounds.diff().max()) if longest is None else int(longest)
+    if mask.joined is not None:
+        torch._assert_async(mask.joined.all(), COMPILED)
+    mask.find_packing(kwargs.get("position_ids"))
+    return mask.bounds, mask.longest
+
+
+def _packed(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bounds: Tensor, longest: int,
+    options: Any,
+) -> Tensor:  # fmt: skip
+    """LaS attention of each packed sequence by itself."""
+    if mask is not None or query.shape[2] != key.shape[2]:
+        raise ValueError(
+            "attn_implementation='las': packed sequences go without padding and begin with an "
+            "empty cache"
+        )
+    q, k, v = (t.transpose(1, 2).flatten(0, 1) for t in (query, key, value))
+    out = las_attention_varlen(q, k, v, bounds, longest, **options)
+    return out.reshape(*query.shape[:1], -1, *out.shape[1:]).transpose(1, 2)
 
 
 def _chunks_from_first_token(

@@ -1,21 +1,15 @@
 """The mask function: what transformers knows of padding and positions, in O(B·S).
 
-transformers makes the mask once per forward and hands it to every attention layer. Ours is one of
-
-- None: every key is real, and the queries are the last of them;
-- uint8 (B, 1, 1, n): the first n keys are in use, the queries are their last, 1 is a real key;
-- uint8 (B, 0, 1, n): the same without padding;
-- int64 (B, 1, 1, 1 + S): the position of the first query, then 1 for a real key: for a static
-  cache whose length only the device knows; (B, 1, 1, 1) without padding.
-
-Four dimensions, since transformers takes such a mask for finished and passes it on; integers, so
-that no mask of somebody else is mistaken for it.
+transformers makes the mask once per forward and hands it to every attention layer. Ours is no
+tensor but a `LaSMask`, which says what kind of mask was asked for, and which nobody else can
+mistake for numbers: whatever computes with it raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -23,10 +17,101 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
-_EXPLICIT = (
+EXPLICIT = (
     "attn_implementation='las' takes an attention_mask of shape (batch, length) with 1 for real "
     "tokens, never an explicit mask of queries by keys; got {} of shape {}"
 )
+LOCAL = (
+    "attn_implementation='las' has no sliding-window or chunked masks, got a local size of {}; "
+    "build the model with sliding_window=None (for blocks of LaS attention see "
+    "longlens.hf.configure(model, chunk=...))"
+)
+CUSTOM = (
+    "attn_implementation='las' takes plain causal or bidirectional attention and packed sequences; "
+    "this model asks for a mask pattern of its own"
+)
+COMPILED = (
+    "attn_implementation='las' cannot find packed sequences in compiled code: pass cu_seq_lens_q "
+    "and max_length_q, as DataCollatorWithFlattening(return_flash_attn_kwargs=True) does"
+)
+MISREAD = (
+    "attn_implementation='las': a part of this model other than its attention layers reads the "
+    "attention mask, which LaSMask cannot serve"
+)
+
+
+@dataclass(eq=False)
+class LaSMask:
+    """Padding and positions of one forward: (batch, queries) tokens that look at `keys` places."""
+
+    batch: int
+    queries: int
+    keys: int  # places for keys, those of a static cache that are not in use yet included
+    causal: bool
+    first: int | Tensor = 0  # position of the first query; a tensor where only the device knows it
+    real: Tensor | None = None  # (B, keys), True for a real key; None: no padding
+    bounds: Tensor | None = None  # where packed sequences begin and end, in the flattened batch
+    longest: int = 0  # of the packed sequences
+    joined: Tensor | None = (
+        None  # (B, L-1) in compiled code, which cannot look whether all are True
+    )
+    packing_known: bool = False  # `bounds` is the last word
+    refusal: str | None = None  # why no LaS attention exists for the pattern that was asked for
+
+    ndim = 4  # transformers takes a mask of four dimensions for finished and passes it on
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """As of the explicit mask that this one stands for."""
+        return self.batch, 1, self.queries, self.keys
+
+    def dim(self) -> int:
+        """As of the explicit mask that this one stands for."""
+        return self.ndim
+
+    def contiguous(self) -> LaSMask:
+        """`generate` asks for it before a compiled step."""
+        return self
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{MISREAD} ({name})")
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise ValueError(f"{MISREAD} (slicing)")
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any, **__: Any) -> NoReturn:
+        raise ValueError(f"{MISREAD} ({getattr(function, '__name__', function)})")
+
+    def find_packing(self, position_ids: Tensor | None) -> None:
+        """Look once for positions that start again at 0.
+
+        transformers does so in calls without a cache alone, but a prompt may be packed, too.
+        """
+        if self.packing_known:
+            return
+        self.packing_known = True
+        whole = self.causal and self.queries > 1 and isinstance(self.first, int) and self.first == 0
+        if whole and position_ids is not None and position_ids.ndim == 2 and readable(position_ids):
+            joined = position_ids.diff(dim=-1) == 1
+            if not joined.all() and (position_ids[:, 1:][~joined] == 0).all():
+                self.bounds, self.longest = find_bounds(joined.expand(self.batch, -1))
+
+    def in_use(self, queries: int, keys: int) -> tuple[int, Tensor | None, int | Tensor]:
+        """How many keys are in use, which of these are real, and the first query's position."""
+        if (queries, keys) != (self.queries, self.keys):
+            raise ValueError(
+                "attn_implementation='las': the attention mask is one of "
+                f"{self.queries} queries and {self.keys} keys, but this layer has {queries} and "
+                f"{keys}"
+            )
+        first = self.first
+        if isinstance(first, Tensor):
+            if not (first.is_cpu and readable(first)):
+                return keys, self.real, first
+            first = int(first)  # costs nothing on a CPU, and saves unused keys
+        used = first + queries if self.causal else keys
+        return used, (None if self.real is None else self.real[:, :used]), first
 
 
 def las_mask(
@@ -36,103 +121,85 @@ def las_mask(
     q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: Callable[..., Any] = causal_mask_function,
-    attention_mask: Tensor | None = None,
+    attention_mask: Tensor | LaSMask | None = None,
     *,
     local_size: int | None = None,
     use_vmap: bool = False,
     allow_is_causal_skip: bool = True,
     device: torch.device | str = "cpu",
     **_: Any,
-) -> Tensor | None:
-    """Hand over padding (B, S) and query positions; registered in `AttentionMaskInterface`."""
-    _check_pattern(mask_function, local_size, use_vmap, kv_offset, batch_size, q_length, device)
+) -> LaSMask:
+    """Hand over padding (B, S) and query positions; registered in `AttentionMaskInterface`.
+
+    A pattern that LaS attention does not have is refused by the layer that uses the mask: some
+    models make masks that none of their layers takes.
+    """
+    if isinstance(attention_mask, LaSMask):
+        return attention_mask
+    causal = mask_function is not bidirectional_mask_function
+    shape: dict[str, Any] = dict(batch=batch_size, queries=q_length, keys=kv_length, causal=causal)
+    if local_size is not None or kv_offset:
+        return LaSMask(**shape, refusal=LOCAL.format(local_size))
     if attention_mask is not None and attention_mask.ndim != 2:
-        raise ValueError(_EXPLICIT.format(attention_mask.dtype, tuple(attention_mask.shape)))
-    if mask_function is bidirectional_mask_function:
-        return _padding(attention_mask, kv_length, kv_length, batch_size, device)
+        raise ValueError(EXPLICIT.format(attention_mask.dtype, tuple(attention_mask.shape)))
+    if mask_function not in (causal_mask_function, bidirectional_mask_function):
+        if use_vmap or getattr(mask_function, "__name__", "") != "and_mask" or q_length < 2:
+            return LaSMask(**shape, refusal=CUSTOM)
+        # What is left are causal masks inside packed sequences.
+        joined = _joined(mask_function, batch_size, q_length, device)
+        if not readable(joined):  # a compiled forward without attention_mask always looks packed
+            return LaSMask(**shape, joined=joined, packing_known=True)
+        bounds, longest = find_bounds(joined)
+        return LaSMask(**shape, bounds=bounds, longest=longest, packing_known=True)
+    first: int | Tensor = q_offset
     if isinstance(q_offset, Tensor):
         # transformers forbids shortcuts where it may compile the decoding step: shapes must stay
-        if not _readable(q_offset) or not allow_is_causal_skip:
-            # A copy: the offset is the cache's own counter, which each layer moves on in place.
-            row = q_offset.to(torch.int64).reshape(1, 1).repeat(batch_size, 1)
-            if attention_mask is not None and not _no_padding(attention_mask, q_offset, q_length):
-                row = torch.cat([row, _fit(attention_mask, kv_length).to(torch.int64)], dim=1)
-            return row[:, None, None]
-        q_offset = int(q_offset)
-    return _padding(attention_mask, q_offset + q_length, kv_length, batch_size, device)
+        if readable(q_offset) and allow_is_causal_skip:
+            first = int(q_offset)
+        else:  # a copy: the offset is the cache's own counter, which each layer moves on in place
+            first = q_offset.to(torch.int64).reshape(1).clone()
+    used = first + q_length if causal else kv_length
+    real = None
+    if attention_mask is not None and not _no_padding(attention_mask, used):
+        real = _fit(attention_mask, kv_length).bool()
+    return LaSMask(**shape, first=first, real=real, packing_known=attention_mask is not None)
 
 
-def read_mask(
-    mask: Tensor | None, queries: int, keys: int
-) -> tuple[int, Tensor | None, int | Tensor]:
-    """How many keys are in use, the key mask (B, that many) or None, the first query's position."""
-    if mask is None:
-        return keys, None, keys - queries
-    ours = mask.ndim == 4 and mask.shape[2] == 1 and mask.dtype in (torch.uint8, torch.int64)
-    if not ours:
-        raise ValueError(_EXPLICIT.format(mask.dtype, tuple(mask.shape)))
-    if mask.dtype == torch.uint8:
-        used = mask.shape[3]
-        if used > keys:
-            raise ValueError(f"attention_mask covers {used} positions, but there are {keys} keys")
-        return used, (mask[:, 0, 0].bool() if mask.shape[1] else None), used - queries
-    first, covered = mask[:1, 0, 0, 0], mask.shape[3] - 1
-    if covered not in (0, keys):
-        raise ValueError(f"attention_mask covers {covered} positions, but there are {keys} keys")
-    real = mask[:, 0, 0, 1:].bool() if covered else None
-    if first.device.type == "cpu" and _readable(first):  # costs nothing there, saves unused keys
-        offset = int(first)
-        used = offset + queries
-        return used, (None if real is None else real[:, :used]), offset
-    return keys, real, first
-
-
-def _readable(x: Tensor) -> bool:
+def readable(x: Tensor) -> bool:
+    """Whether Python may look at the numbers."""
     return not (torch.compiler.is_compiling() or is_fake(x))
 
 
-def _no_padding(attention_mask: Tensor, q_offset: int | Tensor, q_length: int) -> bool:
+def find_bounds(joined: Tensor) -> tuple[Tensor, int]:
+    """The packed sequences' bounds (N+1,) in the flattened batch, and the longest one's length.
+
+    Args:
+        joined: (B, L-1) bool, whether token i+1 belongs to the sequence of token i.
+
+    >>> find_bounds(torch.tensor([[True, False, True, True]]))
+    (tensor([0, 2, 5], dtype=torch.int32), 3)
+
+    """
+    starts = F.pad(~joined, (1, 0), value=True).flatten().nonzero().flatten()
+    bounds = F.pad(starts, (0, 1), value=joined.shape[0] * (joined.shape[1] + 1))
+    return bounds.to(torch.int32), int(bounds.diff().max())
+
+
+def _joined(function: Callable[..., Any], batch: int, length: int, device: Any) -> Tensor:
+    """Whether each token sees its predecessor: (B, L-1)."""
+    row = torch.arange(batch, device=device)[:, None]
+    i = torch.arange(length - 1, device=device)[None]
+    joined: Tensor = function(row, 0, i + 1, i).expand(batch, length - 1)
+    return joined
+
+
+def _no_padding(attention_mask: Tensor, used: int | Tensor) -> bool:
     """Whether it is known that no position up to the last query is padding."""
-    return _readable(attention_mask) and bool(_fit(attention_mask, int(q_offset) + q_length).all())
+    if not readable(attention_mask) or (isinstance(used, Tensor) and not readable(used)):
+        return False
+    return bool(_fit(attention_mask, int(used)).all())
 
 
 def _fit(attention_mask: Tensor, length: int) -> Tensor:
     """Cut or pad (with padding) to `length` positions; what lies beyond is in the future."""
     return F.pad(attention_mask, (0, length - attention_mask.shape[1]))
-
-
-def _padding(
-    attention_mask: Tensor | None, used: int, kv_length: int, batch: int, device: Any
-) -> Tensor | None:
-    if attention_mask is not None and not _no_padding(attention_mask, 0, used):
-        return _fit(attention_mask, used).to(torch.uint8)[:, None, None]
-    if used == kv_length:
-        return None
-    return torch.empty(batch, 0, 1, used, dtype=torch.uint8, device=device)
-
-
-def _check_pattern(
-    function: Callable[..., Any], local_size: int | None, use_vmap: bool, kv_offset: int,
-    batch: int, length: int, device: Any,
-) -> None:  # fmt: skip
-    """Raise for everything but plain causal and plain bidirectional attention."""
-    if local_size is not None or kv_offset:
-        raise ValueError(
-            "attn_implementation='las' has no sliding-window or chunked masks, got a local size of "
-            f"{local_size}; build the model with sliding_window=None (for blocks of LaS attention "
-            "see longlens.hf.configure(model, chunk=...))"
-        )
-    if function is causal_mask_function or function is bidirectional_mask_function:
-        return
-    message = (
-        "attn_implementation='las' takes one sequence per row: packed sequences (position_ids that "
-        "start again, without an attention_mask) and custom mask patterns are not supported"
-    )
-    if use_vmap or not torch.compiler.is_compiling():
-        raise ValueError(message)
-    # A compiled forward without attention_mask always looks packed, and only the device knows
-    # whether it is. If each query sees its predecessor and not its successor, it is not.
-    row = torch.arange(batch, device=device)[:, None]
-    i = torch.arange(length - 1, device=device)[None]
-    plain = function(row, 0, i + 1, i) & ~function(row, 0, i, i + 1)
-    torch._assert_async(plain.all(), message)

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
-import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Unpack
 
 import torch
-from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.utils import logging
 
 from longlens.hf.attention import las_attention_forward
 from longlens.hf.mask import las_mask
-from longlens.hf.options import CONFIG_KEY, OptionArguments, Options, read_options, write_options
+from longlens.hf.modules import (
+    ENCODER,
+    NAME,
+    attention_modules,
+    check_model,
+    new_state,
+    refuse_second_sequence,
+    refuse_weights,
+    unable,
+)
+from longlens.hf.options import CONFIG_KEY, OptionArguments, read_options, write_options
 from longlens.hf.state import LaSState
 
-NAME = "las"  # of the attention implementation, and of the module that holds the rates
 RATES = rf"\.{NAME}\.alpha$"
 
 logger = logging.get_logger(__name__)
@@ -51,7 +61,7 @@ def configure(model: PreTrainedModel, **options: Unpack[OptionArguments]) -> Non
             f"model must be a transformers PreTrainedModel, got {type(model).__name__}"
         )
     attach(model)
-    modules = list(_las_modules(model))
+    modules = [(index, module) for index, _, module in attention_modules(model)]
     if not modules:
         raise ValueError(
             f"no layer of this {type(model).__name__} uses LaS attention; call "
@@ -64,7 +74,7 @@ def configure(model: PreTrainedModel, **options: Unpack[OptionArguments]) -> Non
     planned = []
     for index, module in modules:  # check all before changing any
         changed = read_options(module.config).change(**options)
-        planned.append((module, _new_state(module, changed.at(index)), changed))
+        planned.append((module, new_state(module, changed.at(index)), changed))
     new_rates = "bound" in options or "spacing" in options or "layers" in options
     for module, state, changed in planned:
         if not new_rates:
@@ -77,101 +87,137 @@ def configure(model: PreTrainedModel, **options: Unpack[OptionArguments]) -> Non
 
 def attach(model: PreTrainedModel) -> None:
     """Give every attention module that is to use LaS attention its rates, if it has none yet."""
+    if model.config._attn_implementation == ENCODER:
+        _part_encoder(model)
+    check_model(model)
     found = False
-    for index, module in _las_modules(model):
+    for index, _, module in attention_modules(model):
         found = True
         if not isinstance(getattr(module, NAME, None), LaSState):
             options = read_options(module.config)
-            module.las = _new_state(module, options.at(index))
+            module.las = new_state(module, options.at(index))
             write_options(module.config, options)
+            module.register_forward_pre_hook(refuse_second_sequence, with_kwargs=True)
     if found:  # a checkpoint without rates gets them; one with rates keeps their precision
         for name in ("_keys_to_ignore_on_load_missing", "_keep_in_fp32_modules_strict"):
             setattr(model, name, {*(getattr(model, name) or ()), RATES})
+        if refuse_weights not in model._forward_pre_hooks.values():
+            model.register_forward_pre_hook(refuse_weights, with_kwargs=True)
 
 
-def _las_modules(model: nn.Module) -> Iterator[tuple[int, Any]]:
-    """The attention modules with `attn_implementation="las"`, each with its layer's index."""
-    order: dict[int, int] = {}  # modules seen so far for each configuration
-    for module in model.modules():
-        config = getattr(module, "config", None)
-        if getattr(config, "_attn_implementation", None) != NAME:
-            continue
-        forward = inspect.unwrap(type(module).forward)
-        if "ALL_ATTENTION_FUNCTIONS" not in forward.__code__.co_names:
-            continue  # it does not look the attention function up itself
-        count = order.get(id(config), 0)
-        order[id(config)] = count + 1
-        index = getattr(module, "layer_idx", None)
-        yield (count if index is None else index), module
+def _part_encoder(model: PreTrainedModel) -> None:
+    """Give the encoder of an encoder-decoder model a configuration of its own, with `las`."""
+    encoder = model.get_encoder()
+    if encoder is model:
+        return  # inside the constructor of the whole, which comes here, too
+    if not isinstance(encoder, PreTrainedModel):
+        raise ValueError(unable(type(model)))
+    if encoder.config._attn_implementation == ENCODER:
+        own = copy.deepcopy(encoder.config)
+        own._attn_implementation = NAME
+        theirs = encoder.config
+        for module in encoder.modules():
+            if getattr(module, "config", None) is theirs:
+                module.config = own
 
 
-def _new_state(module: Any, options: Options) -> LaSState:
-    config = module.config
-    if (
-        getattr(config, "is_encoder_decoder", False)
-        or getattr(config, "add_cross_attention", False)
-        or "CrossAttention" in type(module).__name__
-    ):
-        raise ValueError(
-            f"attn_implementation='las' supports self-attention only, and {type(module).__name__} "
-            "belongs to a model with cross attention: positions of two sequences have no distance"
-        )
-    own = getattr(config, "is_causal", None)
-    options.check(causal=bool(getattr(module, "is_causal", True) if own is None else own))
-    device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    return LaSState(_heads(module), options, None if device.type == "meta" else device)
+# What the methods of transformers' base class do in addition, each around the original.
 
 
-def _heads(module: Any) -> int:
-    for owner in (module, module.config):
-        for name in ("num_heads", "num_attention_heads"):
-            heads = getattr(owner, name, None)
-            if isinstance(heads, int):
-                return heads
-    raise ValueError(f"cannot tell the number of heads of {type(module).__name__}")
-
-
-def _warn_if_forgotten(model: PreTrainedModel) -> None:
+@contextlib.contextmanager
+def _constructed(model: PreTrainedModel) -> Iterator[None]:
+    """`post_init`: the end of the constructor, of from_config and from_pretrained."""
+    yield
+    attach(model)
     config = model.config
-    if getattr(config, CONFIG_KEY, None) and config._attn_implementation != NAME:
+    if getattr(config, CONFIG_KEY, None) and config._attn_implementation not in (NAME, ENCODER):
         logger.warning_once(
             "this model's configuration asks for LaS attention, but it is made with "
             f"attn_implementation={config._attn_implementation!r}; pass attn_implementation='las'"
         )
 
 
-def _after_construction(model: PreTrainedModel) -> None:
+@contextlib.contextmanager
+def _chosen(model: PreTrainedModel, requested_attention: Any, *_: Any, **__: Any) -> Iterator[None]:
+    """`get_correct_attn_implementation`: the constructor, before it makes layers.
+
+    Some classes look their attention up in tables of their own, and would raise a KeyError.
+    """
+    home = type(model).__module__
+    if requested_attention in (NAME, ENCODER) and home.startswith("transformers."):
+        tables = [n for n in vars(sys.modules[home]) if n.endswith("_ATTENTION_CLASSES")]
+        if tables or not model._can_set_attn_implementation():
+            raise ValueError(unable(type(model)))
+    yield
+
+
+@contextlib.contextmanager
+def _switched(
+    model: PreTrainedModel, attn_implementation: Any, *_: Any, **__: Any
+) -> Iterator[None]:
+    """`set_attn_implementation`, which says in the log alone that it cannot switch."""
+    yield
+    named = isinstance(attn_implementation, dict)
+    wanted = attn_implementation.get("") if named else attn_implementation
+    if wanted in (NAME, ENCODER) and model.config._attn_implementation != wanted:
+        raise ValueError(unable(type(model)))
     attach(model)
-    _warn_if_forgotten(model)
 
 
-def _restore_missing_rates(model: PreTrainedModel) -> None:
-    """Rates that a checkpoint does not hold come out of `from_pretrained` uninitialised."""
+@contextlib.contextmanager
+def _initialized(model: PreTrainedModel) -> Iterator[None]:
+    """`initialize_weights`: rates that a checkpoint does not hold come without a value."""
+    yield
     for state in model.modules():
         if isinstance(state, LaSState) and not getattr(state.alpha, "_is_hf_initialized", False):
             state.restore()
 
 
+@contextlib.contextmanager
+def _saved(model: PreTrainedModel, *_: Any, **__: Any) -> Iterator[None]:
+    """`save_pretrained`: the configuration names the attention implementation, for this once.
+
+    So the checkpoint loads with LaS attention, and not at all where `longlens.hf` is missing.
+    """
+    config = model.config
+    parts = {"": config} | {name: getattr(config, name, None) for name in config.sub_configs}
+    names = {n: getattr(c, "_attn_implementation", None) for n, c in parts.items()}
+    ours = {n: name for n, name in names.items() if name in (NAME, ENCODER)}
+    if config._attn_implementation == ENCODER:
+        write_options(config, read_options(model.get_encoder().config))
+    if ours:
+        config.attn_implementation = ours[""] if len({*names.values()}) == 1 else ours
+    try:
+        yield
+    finally:
+        if ours:
+            del config.attn_implementation
+
+
 def extend_transformers() -> None:
     """Register `las`, and make models attach their rates wherever transformers switches to it.
 
-    transformers has no hook for weights that belong to an attention implementation, so three
-    methods of its base class get a second step. Models without LaS attention are left alone.
+    transformers has no hook for weights that belong to an attention implementation, so some
+    methods of its base class do more. Models without LaS attention are left alone.
     """
     AttentionInterface.register(NAME, las_attention_forward)
     AttentionMaskInterface.register(NAME, las_mask)
-    _add_step("post_init", _after_construction)  # the constructor, from_config, from_pretrained
-    _add_step("set_attn_implementation", attach)
-    _add_step("initialize_weights", _restore_missing_rates)  # the last act of from_pretrained
+    # the decoder of a model whose encoder alone has LaS attention is as with "sdpa"
+    AttentionInterface.register(ENCODER, AttentionInterface()["sdpa"])
+    AttentionMaskInterface.register(ENCODER, AttentionMaskInterface()["sdpa"])
+    _extend("post_init", _constructed)
+    _extend("get_correct_attn_implementation", _chosen)
+    _extend("set_attn_implementation", _switched)
+    _extend("initialize_weights", _initialized)
+    _extend("save_pretrained", _saved)
 
 
-def _add_step(name: str, step: Callable[[PreTrainedModel], None]) -> None:
+def _extend(name: str, step: Callable[..., contextlib.AbstractContextManager[None]]) -> None:
     original = getattr(PreTrainedModel, name)
 
     @functools.wraps(original)
     def method(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        step(self)
-        return result
+        with step(self, *args, **kwargs):
+            return original(self, *args, **kwargs)
 
     setattr(PreTrainedModel, name, method)

@@ -17,6 +17,8 @@ class LaSState(DecayRates):
     LaSState(heads=4, alpha_max=0.003, window=5, smoothing=None, edge='zero', chunk=None)
     """
 
+    inputs: tuple[str, ...] = ()  # of the attention module's forward
+
     def __init__(
         self, heads: int, options: Options, device: torch.device | str | None = None
     ) -> None:
