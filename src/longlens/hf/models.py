@@ -119,6 +119,7 @@ def _part_encoder(model: PreTrainedModel) -> None:
         for module in encoder.modules():
             if getattr(module, "config", None) is theirs:
                 module.config = own
+        encoder._has_own_config = True
 
 
 # What the methods of transformers' base class do in addition, each around the original.
@@ -157,6 +158,9 @@ def _switched(
 ) -> Iterator[None]:
     """`set_attn_implementation`, which says in the log alone that it cannot switch."""
     yield
+    for part in model.modules():  # transformers 5.4 knows nothing of such a configuration
+        if part is not model and getattr(part, "_has_own_config", False):
+            part.config._attn_implementation = model.config._attn_implementation
     named = isinstance(attn_implementation, dict)
     wanted = attn_implementation.get("") if named else attn_implementation
     if wanted in (NAME, ENCODER) and model.config._attn_implementation != wanted:
