@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from flood_fill import find_markers, trace
 from torch import nn
 
 from longlens.tasks.gallery import contact_sheet
 from longlens.tasks.order import generator, permutation
 from longlens.tasks.pathfinder.generate import make_images
 from longlens.tasks.pathfinder.parameters import parameters
-from longlens.tasks.pathfinder.trace import find_markers, trace
 from longlens.tasks.png import write_png
 from longlens.training.provenance import provenance
 

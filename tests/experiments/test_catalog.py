@@ -210,6 +210,12 @@ def test_the_expected_spec_is_that_of_the_data(task, tmp_path):
         assert expected.vocab_size == real.vocab_size
 
 
+def test_images_are_read_as_numbers_before_their_data_are_there():
+    """What is checked before a run begins has the task's encoding, too."""
+    model = build_on_meta({"task": "image", "pixels": "numbers", "mixer": "conv", "dim": 8})
+    assert model.config.numbers
+
+
 def test_the_expected_lengths_are_the_published_ones():
     assert expected_spec("listops").max_length == 1999
     assert expected_spec("text").max_length == 13_704

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from docs.pictures.flood_fill import find_markers, trace
 
 from longlens.tasks import DataError, load
 from longlens.tasks.order import generator
@@ -17,7 +18,6 @@ from longlens.tasks.pathfinder.generate import PathXOptions, _scenes, make_image
 from longlens.tasks.pathfinder.parameters import parameters
 from longlens.tasks.pathfinder.stamps import INK, _line, dashes, marker, reduce, reduce_bytes
 from longlens.tasks.pathfinder.tables import tables
-from longlens.tasks.pathfinder.trace import find_markers, trace
 from longlens.tasks.registry import find_task
 
 RECORD = json.loads((Path(__file__).parents[2] / "results" / "pathfinder.json").read_text())

@@ -70,7 +70,6 @@ class SoftmaxAttention(SplitSequence, nn.Module):
                 a contiguous part of it (and of its mask), in the order of the ranks; lengths may
                 differ. None: the input is the whole sequence.
             sequence_exchange: how they share it, "gather" or "ring": see `las_attention_sharded`.
-
         """
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -283,7 +282,6 @@ class LaSAttention(SoftmaxAttention):
             learned_alpha: make the rates a parameter, kept inside [0, alpha_max].
             alpha_max: the largest rate that learning may reach; None: max(0.05, bound).
             options: those of `SoftmaxAttention`.
-
         """
         super().__init__(dim, num_heads, **options)
         self.window, self.edge = window, edge

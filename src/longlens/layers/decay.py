@@ -54,7 +54,6 @@ class DecayRates(nn.Module):
             learned_alpha: make them a parameter.
             alpha_max: the largest rate that learning may reach; None: max(0.05, bound).
             device: None: torch's default device.
-
         """
         super().__init__()
         self.num_heads, self.bound, self.spacing = num_heads, bound, spacing

@@ -61,12 +61,11 @@ def prepare(
         workers: processes for the generators; the result does not depend on it.
         quiet: no progress on standard error.
         options: the task's own options, for example ``size=64`` for ``pathx``.
-
     """
     info = find_task(name)
-    made = make_options(info, options)
+    task_options = make_options(info, options)
     folder, manifest = prepare_task(
-        info, root, made, source=source, mirror=mirror, workers=workers, quiet=quiet
+        info, root, task_options, source=source, mirror=mirror, workers=workers, quiet=quiet
     )
     check_made_from(folder, manifest, root)
     return manifest
@@ -91,7 +90,6 @@ def load(
         verify: see :func:`longlens.tasks.manifest.verify_files`.
         workers: processes for the generators.
         options: the task's own options; they are part of what is looked up.
-
     """
     imported = open_imported(root, name, verify)
     if imported is not None:
@@ -99,16 +97,16 @@ def load(
             raise DataError(f"{name} is imported and has no options, got {sorted(options)}")
         return imported
     info = find_task(name)
-    made = make_options(info, options)
-    folder = find_folder(info, root, made)
+    task_options = make_options(info, options)
+    folder = find_folder(info, root, task_options)
     if not folder.exists():
-        if info.needs_source or getattr(made, "origin", "generated") != "generated":
+        if info.needs_source or getattr(task_options, "origin", "generated") != "generated":
             given = "".join(f" --{key} {value}" for key, value in options.items())
             raise DataError(
                 f"{name} is not prepared under {cache_root(root)}; run "
                 f"`longlens data prepare {name}{given}` (add --from PATH if you have its files)"
             )
-        prepare_task(info, root, made, workers=workers)
+        prepare_task(info, root, task_options, workers=workers)
     task = Task(folder, verify)
     if task.name != info.name:
         raise DataError(f"{folder} holds {task.name}, not {info.name}; delete it and prepare again")

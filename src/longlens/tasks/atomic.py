@@ -18,13 +18,14 @@ the sets for their tables; here they are options.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.build import Draft
-from longlens.tasks.errors import DataError
+from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.order import generator
 from longlens.tasks.spec import SPLITS, Spec
 
@@ -43,7 +44,6 @@ class AtomicOptions:
         validation: examples to make.
         test: examples to make.
         seed: of everything that is drawn.
-
     """
 
     length: int = 512
@@ -53,13 +53,9 @@ class AtomicOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("train", "validation", "test"):
-            if getattr(self, name) < 1:
-                raise DataError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        check_least(self, train=1, validation=1, test=1, seed=0)
         if self.length < 16 or self.length % 2:
             raise DataError(f"length must be even and 16 or more, got {self.length}")
-        if self.seed < 0:
-            raise DataError(f"seed must be 0 or more, got {self.seed}")
 
 
 @dataclass(frozen=True)
@@ -67,13 +63,7 @@ class SelectOptions(AtomicOptions):
     """Options of ``select``.
 
     Args:
-        length: all positions, blanks included.
-        train: examples to make.
-        validation: examples to make.
-        test: examples to make.
-        seed: of everything that is drawn.
         marked: how many values are marked, and so returned.
-
     """
 
     marked: int = 32
@@ -84,18 +74,13 @@ class SelectOptions(AtomicOptions):
             raise DataError(f"marked must be in 1 … {self.length // 2}, got {self.marked}")
 
 
-class _Make:
-    """A block maker that knows its task's name and can be sent to another process."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(
-        self, options: AtomicOptions, split: str, block: int, count: int
-    ) -> dict[str, npt.NDArray[Any]]:
-        key = (options.seed, NAMES.index(self.name), SPLITS.index(split), block)
-        inputs, targets = examples(self.name, options, generator(*key), count)
-        return {"inputs": inputs, "targets": targets}
+def make_block(
+    name: str, options: AtomicOptions, split: str, block: int, count: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Make one block of the task ``name``, a pure function of the arguments."""
+    key = (options.seed, NAMES.index(name), SPLITS.index(split), block)
+    inputs, targets = examples(name, options, generator(*key), count)
+    return {"inputs": inputs, "targets": targets}
 
 
 def examples(
@@ -141,7 +126,7 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write the three splits of the task ``draft.name``."""
     options: AtomicOptions = draft.options
     sizes = {split: getattr(options, split) for split in SPLITS}
-    draft.blocks(_Make(draft.name), sizes, BLOCK)
+    draft.blocks(partial(make_block, draft.name), sizes, BLOCK)
     return spec(draft.name, options), sizes
 
 

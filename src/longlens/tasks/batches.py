@@ -62,7 +62,6 @@ class Batches:
     >>> batch = next(Batches(task["train"], batch_size=4, seed=0).epoch(0))
     >>> tuple(batch.inputs.shape), tuple(batch.targets.shape), batch.tokens
     ((4, 16, 1), (4, 16, 1), 64)
-
     """
 
     def __init__(

@@ -105,6 +105,7 @@ class TaskInfo:
     options: type[Any]
     build: Callable[[Draft], tuple[Spec, dict[str, int]]]
     estimate: Callable[[Any], int]
+    spec: Callable[[Any], Spec] | None = None  # of data made with the options; may be too long
     remotes: tuple[Remote, ...] = ()
     needs_source: bool = False
     version: int = 1  # of the builder; raised when the same options give other data

@@ -164,8 +164,8 @@ class Split:
     @property
     def nbytes(self) -> int:
         """Size of everything that batches of this split are made from."""
-        own = sum(rows.nbytes for rows in self.arrays.values())
-        return own + (self.documents.nbytes if self.documents else 0)
+        size = sum(rows.nbytes for rows in self.arrays.values())
+        return size + (self.documents.nbytes if self.documents else 0)
 
 
 class Task:
@@ -174,7 +174,6 @@ class Task:
     Args:
         folder: where :func:`longlens.tasks.prepare` put it.
         verify: see :func:`longlens.tasks.manifest.verify_files`.
-
     """
 
     def __init__(self, folder: Path, verify: Verify = "full") -> None:

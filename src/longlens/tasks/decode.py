@@ -15,16 +15,6 @@ Array = npt.NDArray[Any]
 _SHADES = np.array(list(" .:-=+*#%@"))
 
 
-def listops_text(tokens: Array) -> str:
-    """Write a ListOps sequence as text.
-
-    >>> listops_text(np.array([12, 3, 10, 15]))
-    '[MAX 2 9 ]'
-    """
-    words = ["<pad>", *"0123456789", *(f"[{name}" for name in listops.OPERATORS), "]"]
-    return " ".join(words[token] for token in tokens)
-
-
 def _reduce(operator: int, arguments: list[int]) -> int:
     ordered = sorted(arguments)
     middle = ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]

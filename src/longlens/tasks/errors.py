@@ -12,3 +12,17 @@ class DataError(ValueError):
     Traceback (most recent call last):
     longlens.tasks.errors.DataError: listops: seed must be 0 or more, got -1
     """
+
+
+def check_least(options: object, owner: str = "", **least: int) -> None:
+    """Raise unless every named field of ``options`` is as large as it must be at least.
+
+    >>> from types import SimpleNamespace
+    >>> check_least(SimpleNamespace(seed=-1), "text", seed=0)
+    Traceback (most recent call last):
+    longlens.tasks.errors.DataError: text: seed must be 0 or more, got -1
+    """
+    for name, low in least.items():
+        if getattr(options, name) < low:
+            prefix = f"{owner}: " if owner else ""
+            raise DataError(f"{prefix}{name} must be {low} or more, got {getattr(options, name)}")

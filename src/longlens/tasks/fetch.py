@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import urllib.error
 import urllib.request
@@ -37,9 +36,9 @@ def check_file(path: Path, remote: Remote) -> None:
             f"{path} has {size} bytes, the official {remote.filename} has {remote.bytes}: "
             "it is truncated or another file"
         )
-    if remote.sha256 is not None and (found := sha256_file(path)) != remote.sha256:
+    if remote.sha256 is not None and (actual := sha256_file(path)) != remote.sha256:
         raise DataError(
-            f"{path} has sha256 {found}, the official {remote.filename} has {remote.sha256}: "
+            f"{path} has sha256 {actual}, the official {remote.filename} has {remote.sha256}: "
             "it is damaged or another file"
         )
 
@@ -56,7 +55,6 @@ def fetch(remote: Remote, folder: Path, *, mirror: str | None = None, quiet: boo
         folder: where to keep it.
         mirror: an address to take ``FILENAME`` from instead of the official one.
         quiet: no progress on standard error.
-
     """
     path = folder / remote.filename
     make_folder(folder)
@@ -122,12 +120,3 @@ def _download(url: str, part: Path, remote: Remote, quiet: bool) -> None:
             f"{url} broke off after {human_bytes(size)} of {human_bytes(total)}; run the command "
             "again to go on from there"
         )
-
-
-def sha256_bytes(data: bytes) -> str:
-    """Sha256 of bytes in memory.
-
-    >>> sha256_bytes(b"")[:8]
-    'e3b0c442'
-    """
-    return hashlib.sha256(data).hexdigest()

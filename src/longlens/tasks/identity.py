@@ -36,8 +36,8 @@ def current_identity(
     if mix_easier:
         changes: list[dict[str, Any]] = [{}, *easier_options(name, **options)]
         parts = [current_identity(name, root, **{**options, **change}) for change in changes]
-        found = [part for part in parts if part is not None]
-        return mixed_identity(found) if len(found) == len(parts) else None
+        known = [part for part in parts if part is not None]
+        return mixed_identity(known) if len(known) == len(parts) else None
     folder = imported_folder(root, name)
     if folder is not None:
         return _imported_identity(root, name, folder)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.build import Draft
-from longlens.tasks.errors import DataError
+from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.fetch import Remote
 from longlens.tasks.npy import read_npy
 from longlens.tasks.order import permutation
@@ -20,17 +20,8 @@ from longlens.tasks.spec import Spec
 Pixels = npt.NDArray[np.uint8]
 BLOCK = 10_000
 CIFAR_CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
 CIFAR = Remote(
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     "cifar-10-binary.tar.gz",
@@ -69,15 +60,13 @@ class ImageOptions:
     Args:
         validation: the last training images, held out.
         subset: accept fewer images than were published (not comparable).
-
     """
 
     validation: int = 5_000
     subset: bool = False
 
     def __post_init__(self) -> None:
-        if self.validation < 1:
-            raise DataError(f"validation must be 1 or more, got {self.validation}")
+        check_least(self, validation=1)
 
 
 @dataclass(frozen=True)
@@ -85,11 +74,8 @@ class CifarOptions(ImageOptions):
     """Options of ``image``.
 
     Args:
-        validation: the last training images, held out.
-        subset: accept fewer images than were published (not comparable).
         color: keep the colours as well, in ``batch.extras["color"]`` (B, 1024, 3) bytes, for
             augmentation before the conversion to gray. The inputs are the same gray pixels.
-
     """
 
     color: bool = False
@@ -100,10 +86,7 @@ class PermutedOptions(ImageOptions):
     """Options of ``pmnist``.
 
     Args:
-        validation: the last training images, held out.
-        subset: accept fewer images than were published (not comparable).
         permutation_seed: of the pixels' order, which is stored with the data.
-
     """
 
     permutation_seed: int = 0
@@ -150,19 +133,20 @@ def _write(
     return {split: len(labels) for split, (_, labels) in parts.items()}
 
 
-def _spec(
-    side: int, names: tuple[str, ...], image: bool = True, extras: tuple[str, ...] = ()
-) -> Spec:
+def spec(options: ImageOptions) -> Spec:
+    """The shape of the three tasks, which their options tell apart."""
+    cifar = isinstance(options, CifarOptions)
+    side = 32 if cifar else 28
     return Spec(
         kind="classification",
         inputs="tokens",
         max_length=side * side,
         vocab_size=256,
         num_classes=10,
-        image=(side, side) if image else None,
+        image=None if isinstance(options, PermutedOptions) else (side, side),
         encoding="pixels",
-        class_names=names,
-        extras=extras,
+        class_names=CIFAR_CLASSES if cifar else tuple("0123456789"),
+        extras=("color",) if isinstance(options, CifarOptions) and options.color else (),
     )
 
 
@@ -178,13 +162,13 @@ def build_image(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """CIFAR-10 in gray from the official binary batches, or from ``images.npy``, ``labels.npy``."""
     options: CifarOptions = draft.options
     batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
-    found = draft.need_source().collect(*batches, "test_batch.bin", "images.npy", "labels.npy")
-    if all(name in found for name in (*batches, "test_batch.bin")):
-        parts = [_cifar_batch(found[name], name) for name in batches]
+    contents = draft.need_source().collect(*batches, "test_batch.bin", "images.npy", "labels.npy")
+    if all(name in contents for name in (*batches, "test_batch.bin")):
+        parts = [_cifar_batch(contents[name], name) for name in batches]
         images, labels = (np.concatenate(column) for column in zip(*parts, strict=True))
-        test = _cifar_batch(found["test_batch.bin"], "test_batch.bin")
-    elif "images.npy" in found and "labels.npy" in found:
-        array = read_npy(found["images.npy"], "images.npy")
+        test = _cifar_batch(contents["test_batch.bin"], "test_batch.bin")
+    elif "images.npy" in contents and "labels.npy" in contents:
+        array = read_npy(contents["images.npy"], "images.npy")
         if (
             array.ndim < 3
             or array.dtype != np.uint8
@@ -200,7 +184,7 @@ def build_image(draft: Draft) -> tuple[Spec, dict[str, int]]:
                 "archive, its batches, or images.npy (N, 32, 32, 3)"
             )
         pixels = array.astype(np.uint8, copy=False).reshape(-1, 1024, *array.shape[3:])
-        numbers = read_npy(found["labels.npy"], "labels.npy")
+        numbers = read_npy(contents["labels.npy"], "labels.npy")
         if numbers.dtype.kind not in "ui" or numbers.shape != array.shape[:1]:
             raise DataError(
                 f"labels.npy must be integers ({len(array)},), got {numbers.dtype} {numbers.shape}"
@@ -216,7 +200,7 @@ def build_image(draft: Draft) -> tuple[Spec, dict[str, int]]:
             "(cifar-10-binary) nor images.npy with labels.npy"
         )
     sizes = _write(draft, (images, labels), test, (50_000, 10_000))
-    return _spec(32, CIFAR_CLASSES, extras=("color",) if options.color else ()), sizes
+    return spec(options), sizes
 
 
 def read_idx(data: bytes, name: str) -> Pixels:
@@ -236,14 +220,13 @@ def read_idx(data: bytes, name: str) -> Pixels:
 
 def build_mnist(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """MNIST pixel by pixel; ``pmnist`` in a fixed random order of the pixels."""
-    found = draft.need_source().collect(*_MNIST)
-    if missing := sorted(set(_MNIST) - set(found)):
+    contents = draft.need_source().collect(*_MNIST)
+    if missing := sorted(set(_MNIST) - set(contents)):
         raise DataError(f"{draft.need_source().path} holds no {missing[0]} (or .gz)")
-    arrays = {name: read_idx(data, name) for name, data in found.items()}
+    arrays = {name: read_idx(data, name) for name, data in contents.items()}
     train = arrays["train-images-idx3-ubyte"].reshape(-1, 784)
     test = arrays["t10k-images-idx3-ubyte"].reshape(-1, 784)
-    permuted = isinstance(draft.options, PermutedOptions)
-    if permuted:
+    if isinstance(draft.options, PermutedOptions):
         order = permutation(784, draft.options.permutation_seed)
         train, test = train[:, order], test[:, order]
         draft.writer.write_block("permutation", 0, {"order": order.astype(np.int32)})
@@ -253,7 +236,7 @@ def build_mnist(draft: Draft) -> tuple[Spec, dict[str, int]]:
         (test, arrays["t10k-labels-idx1-ubyte"]),
         (60_000, 10_000),
     )
-    return _spec(28, tuple("0123456789"), image=not permuted), sizes
+    return spec(draft.options), sizes
 
 
 def estimate_image(options: CifarOptions) -> int:

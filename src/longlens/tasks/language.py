@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import IO
 
@@ -38,6 +38,7 @@ _UNPACKED = {  # sha256 of the 100,000,000 bytes themselves, for copies that are
     "text8": "6e890197040d37d85beb962ae1f041ff1d9a9ca8d20c7d99c85027eebf51dca7",
 }
 PUBLISHED = 100_000_000
+VOCABULARY = 267_735  # different words of wikitext103
 PART = 5_000_000  # tokens in a block
 
 
@@ -47,7 +48,6 @@ class LanguageOptions:
 
     Args:
         subset: accept another text than the published one; splits are 90/5/5 per cent.
-
     """
 
     subset: bool = False
@@ -55,12 +55,12 @@ class LanguageOptions:
 
 def build_bytes(draft: Draft) -> tuple[Spec, dict[str, int]]:
     """Write ``enwik8`` (bytes 0 … 255) or ``text8`` (a space and a … z as 0 … 26)."""
-    found = draft.need_source().collect(draft.name)
-    if draft.name not in found:
+    contents = draft.need_source().collect(draft.name)
+    if draft.name not in contents:
         raise DataError(
             f"{draft.need_source().path} holds no file {draft.name} (or {draft.name}.zip, .xz)"
         )
-    data = found[draft.name]
+    data = contents[draft.name]
     if not draft.options.subset:
         if len(data) != PUBLISHED:
             raise DataError(
@@ -82,15 +82,16 @@ def build_bytes(draft: Draft) -> tuple[Spec, dict[str, int]]:
     for split, part in zip(SPLITS, cuts, strict=True):
         for block, start in enumerate(range(0, len(part), PART)):
             draft.writer.write_block(split, block, {"stream": part[start : start + PART]})
-    letters_only = draft.name == "text8"
-    spec = Spec(
-        kind="next_token",
-        inputs="tokens",
-        max_length=0,
-        vocab_size=27 if letters_only else 256,
-        encoding="letters" if letters_only else "bytes",
-    )
-    return spec, {split: len(part) for split, part in zip(SPLITS, cuts, strict=True)}
+    sizes = {split: len(part) for split, part in zip(SPLITS, cuts, strict=True)}
+    return spec(draft.name, draft.options), sizes
+
+
+def spec(name: str, options: LanguageOptions) -> Spec:
+    """The shape of the task ``name``, with the vocabulary of the published text."""
+    vocab, encoding = {
+        "enwik8": (256, "bytes"), "text8": (27, "letters"), "wikitext103": (VOCABULARY, "words"),
+    }[name]  # fmt: skip
+    return Spec("next_token", "tokens", max_length=0, vocab_size=vocab, encoding=encoding)
 
 
 _WIKI_FILES = {
@@ -123,10 +124,10 @@ def build_words(draft: Draft) -> tuple[Spec, dict[str, int]]:
         raise DataError(f"{source.path} holds no {missing[0]}")
     if not counts:
         raise DataError(f"wikitext103: {_WIKI_FILES['train']} is empty")
-    if len(counts) != 267_735 and not draft.options.subset:
+    if len(counts) != VOCABULARY and not draft.options.subset:
         raise DataError(
-            f"wikitext103: {len(counts)} different words where the published text has 267735; pass "
-            "subset=True (--subset true) to use it all the same"
+            f"wikitext103: {len(counts)} words where the published text has {VOCABULARY} different "
+            "ones; pass subset=True (--subset true) to use it all the same"
         )
     words = sorted(counts, key=lambda word: (-counts[word], word))
     if b"<unk>" not in counts:
@@ -138,10 +139,8 @@ def build_words(draft: Draft) -> tuple[Spec, dict[str, int]]:
         sizes[split] = _write_words(draft, split, file, ids)
     text = np.frombuffer(b"\n".join(words), np.uint8)
     draft.writer.write_block("vocabulary", 0, {"text": text})
-    spec = Spec(
-        kind="next_token", inputs="tokens", max_length=0, vocab_size=len(words), encoding="words"
-    )
-    return spec, {split: sizes[split] for split in SPLITS}
+    sizes = {split: sizes[split] for split in SPLITS}
+    return replace(spec(draft.name, draft.options), vocab_size=len(words)), sizes
 
 
 def _write_words(draft: Draft, split: str, file: IO[bytes], ids: dict[bytes, int]) -> int:

@@ -19,14 +19,14 @@ the tree, and the depth to which it must be read to know its value.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.build import Draft
-from longlens.tasks.errors import DataError
+from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.order import generator
 from longlens.tasks.spec import SPLITS, Spec
 
@@ -53,7 +53,6 @@ class ListOpsOptions:
         max_depth: of a tree; only digits at the last level.
         max_args: of an operator, at most; at least two.
         seed: of everything that is drawn.
-
     """
 
     train: int = 96_000
@@ -66,10 +65,8 @@ class ListOpsOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, low in asdict(self).items():
-            least = {"seed": 0, "min_length": 0, "max_depth": 2, "max_args": 2}.get(name, 1)
-            if low < least:
-                raise DataError(f"listops: {name} must be {least} or more, got {low}")
+        check_least(self, "listops", train=1, validation=1, test=1, min_length=0, max_length=1)
+        check_least(self, "listops", max_depth=2, max_args=2, seed=0)
         if self.max_length - self.min_length < 2:
             raise DataError(
                 f"listops: max_length must exceed min_length by 2 or more, "
@@ -129,12 +126,11 @@ def _reduce(operator: Ints, args: Ints, low: Bytes, high: Bytes) -> tuple[Bytes,
     Args:
         operator: (m,) which of the four.
         args: (m,) number of arguments.
-        low: (k, n) lower bounds of all n arguments, siblings side by side, in k readings.
+        low: (k, n) lower bounds of all n arguments, siblings side by side, in k views.
         high: (k, n) upper bounds.
 
     Returns:
         (k, m) lower and upper bounds.
-
     """
     starts = np.cumsum(args) - args
     node = np.repeat(np.arange(len(args), dtype=np.int32) << 4, args)
@@ -159,15 +155,15 @@ def _reduce(operator: Ints, args: Ints, low: Bytes, high: Bytes) -> tuple[Bytes,
 def _evaluate(levels: list[_Level], symbols: list[Ints]) -> tuple[Bytes, Bytes]:
     """Values of the trees (count,), and the depth to which each must be read to know it (count,).
 
-    Every level is evaluated in several readings at once: in reading r of a level, operators r or
-    more levels further down are unknown (0 … 9). A value is decided in the first reading whose
-    bounds meet at the root: a 9 among the arguments of a MAX decides it at depth 2.
+    Every level is evaluated in several views at once: in view r of a level, operators r or more
+    levels further down are unknown (0 … 9). A value is decided in the first view whose bounds meet
+    at the root: a 9 among the arguments of a MAX decides it at depth 2.
     """
     low = high = np.zeros((0, 0), np.uint8)
     for level, symbol in zip(reversed(levels), reversed(symbols), strict=True):
         inner = level.args > 0
-        readings = len(low) + 1
-        next_low = np.tile(symbol.astype(np.uint8), (readings, 1))
+        views = len(low) + 1
+        next_low = np.tile(symbol.astype(np.uint8), (views, 1))
         next_high = next_low.copy()
         next_low[0, inner], next_high[0, inner] = 0, 9
         if inner.any():
@@ -228,15 +224,15 @@ def _finish(levels: list[_Level], rng: np.random.Generator) -> dict[str, npt.NDA
 def example_hashes(arrays: dict[str, npt.NDArray[Any]]) -> list[bytes]:
     """Sixteen bytes for each example that are equal for equal token sequences only."""
     ends = np.cumsum(arrays["lengths"], dtype=np.int64)
-    pieces = np.split(arrays["flat"], ends[:-1])
-    return [hashlib.blake2b(piece.tobytes(), digest_size=16).digest() for piece in pieces]
+    sequences = np.split(arrays["flat"], ends[:-1])
+    return [hashlib.blake2b(tokens.tobytes(), digest_size=16).digest() for tokens in sequences]
 
 
 def _pick(arrays: dict[str, npt.NDArray[Any]], index: list[int]) -> dict[str, npt.NDArray[Any]]:
     ends = np.cumsum(arrays["lengths"], dtype=np.int64)
-    pieces = np.split(arrays["flat"], ends[:-1])
+    sequences = np.split(arrays["flat"], ends[:-1])
     out = {key: value[index] for key, value in arrays.items() if key != "flat"}
-    out["flat"] = np.concatenate([pieces[i] for i in index]) if index else arrays["flat"][:0]
+    out["flat"] = np.concatenate([sequences[i] for i in index]) if index else arrays["flat"][:0]
     return out
 
 
@@ -258,7 +254,6 @@ def make_block(
     >>> block = make_block(tiny, "train", 0, 4)
     >>> len(block["targets"]), int(block["lengths"].sum()) == len(block["flat"])
     (4, True)
-
     """
     rng = generator(options.seed, SPLITS.index(split), block)
     seen = set(avoid)
@@ -268,13 +263,13 @@ def make_block(
         levels = _grow(options, rng, _CANDIDATES)
         index: list[int] = []
         if levels:
-            made = _finish(levels, rng)
-            for i, key in enumerate(example_hashes(made)):
+            candidates = _finish(levels, rng)
+            for i, key in enumerate(example_hashes(candidates)):
                 if key not in seen and len(index) < missing:
                     seen.add(key)
                     index.append(i)
         if index:
-            parts.append(_pick(made, index))
+            parts.append(_pick(candidates, index))
             missing -= len(index)
         fruitless = 0 if index else fruitless + 1
         if fruitless == _GIVE_UP:
@@ -304,10 +299,15 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
                 hashes = example_hashes(arrays)
             seen.update(hashes)
             longest = max(longest, int(arrays["lengths"].max()))
-    spec = Spec(
+    return replace(spec(options), max_length=longest), sizes
+
+
+def spec(options: ListOpsOptions) -> Spec:
+    """The shape of the task; its examples may all be shorter."""
+    return Spec(
         kind="classification",
         inputs="tokens",
-        max_length=longest,
+        max_length=options.max_length - 1,
         vocab_size=VOCAB,
         pad_id=PAD,
         num_classes=10,
@@ -315,7 +315,6 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
         class_names=tuple("0123456789"),
         extras=("operator", "depth", "decided"),
     )
-    return spec, sizes
 
 
 def estimate(options: ListOpsOptions) -> int:

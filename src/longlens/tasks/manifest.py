@@ -179,7 +179,6 @@ def verify_files(folder: Path, manifest: Manifest, verify: Verify = "full") -> N
         size = path.stat().st_size
         if size != entry.bytes:
             raise DataError(f"{path} is damaged: {size} bytes instead of {entry.bytes}; {advice}")
-        if verify == "full" and (found := sha256_file(path)) != entry.sha256:
-            raise DataError(
-                f"{path} is damaged: sha256 {found[:16]}… instead of {entry.sha256[:16]}…; {advice}"
-            )
+        if verify == "full" and (actual := sha256_file(path)) != entry.sha256:
+            hashes = f"sha256 {actual[:16]}… instead of {entry.sha256[:16]}…"
+            raise DataError(f"{path} is damaged: {hashes}; {advice}")

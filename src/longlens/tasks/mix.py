@@ -113,7 +113,6 @@ def with_easier_sets(
             they are not there (LRA's own images must have been prepared).
         verify: see :func:`longlens.tasks.manifest.verify_files`.
         workers: processes for the generator.
-
     """
     from longlens.tasks import load
 
@@ -132,9 +131,9 @@ def easier_options(name: str, **options: Any) -> list[dict[str, Any]]:
     """
     if name not in EASIER:
         raise DataError(f"{name} has no easier sets; {', '.join(EASIER)} have")
-    made = make_options(find_task(name), options)
+    task_options = make_options(find_task(name), options)
     if name == "listops":
-        shortest = made.min_length
+        shortest = task_options.min_length
         if shortest < SHORTEST:
             raise DataError(
                 f"min_length must be {SHORTEST} or more for easier sets of listops, got {shortest}"
@@ -142,4 +141,4 @@ def easier_options(name: str, **options: Any) -> list[dict[str, Any]]:
         ends = (shortest // 10, 2 * shortest // 5, shortest)
         return [{"min_length": low, "max_length": high} for low, high in pairwise(ends)]
     kinds = list(CONTOUR_LENGTH)
-    return [{"difficulty": kind} for kind in kinds[: kinds.index(made.difficulty)]]
+    return [{"difficulty": kind} for kind in kinds[: kinds.index(task_options.difficulty)]]

@@ -43,7 +43,6 @@ def decode_png(data: bytes) -> Picture:
 
     Raises:
         DataError: not such a PNG, or a damaged one (every chunk's checksum is checked).
-
     """
     from PIL import Image
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 
 from longlens.tasks import atomic, images, language, listops, retrieval, text
 from longlens.tasks.build import TaskInfo
@@ -28,6 +29,7 @@ _LISTOPS = TaskInfo(
     options=listops.ListOpsOptions,
     build=listops.build,
     estimate=listops.estimate,
+    spec=listops.spec,
 )
 _TEXT = TaskInfo(
     name="text",
@@ -40,6 +42,7 @@ _TEXT = TaskInfo(
     options=text.TextOptions,
     build=text.build,
     estimate=text.estimate,
+    spec=text.spec,
     remotes=(text.IMDB,),
     needs_source=True,
 )
@@ -54,6 +57,7 @@ _RETRIEVAL = TaskInfo(
     options=retrieval.RetrievalOptions,
     build=retrieval.build_aan,
     estimate=retrieval.estimate_aan,
+    spec=retrieval.spec,
     remotes=(retrieval.LRA,),
     needs_source=True,
 )
@@ -68,6 +72,7 @@ _PEERREAD = TaskInfo(
     options=retrieval.CitationOptions,
     build=retrieval.build_citations,
     estimate=retrieval.estimate_citations,
+    spec=retrieval.spec,
     needs_source=True,
 )
 _IMAGE = TaskInfo(
@@ -81,6 +86,7 @@ _IMAGE = TaskInfo(
     options=images.CifarOptions,
     build=images.build_image,
     estimate=images.estimate_image,
+    spec=images.spec,
     remotes=(images.CIFAR,),
     needs_source=True,
 )
@@ -95,6 +101,7 @@ _PATHFINDER = TaskInfo(
     options=pathfinder.PathfinderOptions,
     build=pathfinder.build,
     estimate=pathfinder.estimate,
+    spec=pathfinder.spec,
     version=2,
     newer=pathfinder.newer,
 )
@@ -109,6 +116,7 @@ _SMNIST = TaskInfo(
     options=images.ImageOptions,
     build=images.build_mnist,
     estimate=images.estimate_mnist,
+    spec=images.spec,
     remotes=images.MNIST,
     needs_source=True,
 )
@@ -121,14 +129,8 @@ _ATOMIC = {
     "sort": "the sequence in rising order",
 }
 _FARFIELD = {
-    "far-order": (
-        "which of two far segments comes first? not local",
-        "1,669 at D = 512",
-    ),
-    "far-match": (
-        "do the first two of three far segments match? not local",
-        "~4 D",
-    ),
+    "far-order": ("which of two far segments comes first? not local", "1,669 at D = 512"),
+    "far-match": ("do the first two of three far segments match? not local", "~4 D"),
     "far-xor": ("parity of two bits, read out at a far position", "2 D"),
     "far-pointer": ("follow a pointer through far tables, read out at the end", "~3 D"),
     "far-listops": ("expressions with far tokens, read out at the end", "~16 D"),
@@ -146,6 +148,7 @@ _ENWIK8 = TaskInfo(
     options=language.LanguageOptions,
     build=language.build_bytes,
     estimate=language.estimate_bytes,
+    spec=partial(language.spec, "enwik8"),
     remotes=(language.ENWIK8,),
     needs_source=True,
 )
@@ -166,7 +169,7 @@ _ALL = [
             name=name, summary=f"{summary} (regression)", length="512", classes="–",
             sizes="10,000 / 1,000 / 1,000", source=_OWN, licence=_MIT,
             options=atomic.SelectOptions if name == "select" else atomic.AtomicOptions,
-            build=atomic.build, estimate=atomic.estimate,
+            build=atomic.build, estimate=atomic.estimate, spec=partial(atomic.spec, name),
         )
         for name, summary in _ATOMIC.items()
     ),
@@ -175,8 +178,8 @@ _ALL = [
             name=name, summary=summary, length=length, classes=_FARFIELD_CLASSES.get(name, "2"),
             sizes="20,000 / 2,000 / 5,000", source=_OWN, licence=_MIT,
             options=FARFIELD_OPTIONS[name],
-            build=injection.build if name == "far-injection" else farfield.build,
-            estimate=injection.estimate if name == "far-injection" else farfield.Estimate(name),
+            build=farfield.build, estimate=partial(farfield.estimate, name),
+            spec=partial(farfield.spec_of, name),
         )
         for name, (summary, length) in _FARFIELD.items()
     ),
@@ -184,15 +187,20 @@ _ALL = [
     replace(
         _ENWIK8, name="text8", summary="next letter of cleaned Wikipedia", classes="27 letters",
         source="text8.zip, 31 MB, mattmahoney.net", remotes=(language.TEXT8,),
+        spec=partial(language.spec, "text8"),
     ),
     replace(
         _ENWIK8, name="wikitext103", summary="next word of good Wikipedia articles",
         classes="267,735 words", sizes="103,227,021 / 217,646 / 245,569",
         source="wikitext-103-v1.zip, 190 MB", licence="CC BY-SA 3.0",
         build=language.build_words, estimate=language.estimate_words, remotes=(language.WIKITEXT,),
+        spec=partial(language.spec, "wikitext103"),
     ),
 ]  # fmt: skip
 TASKS: dict[str, TaskInfo] = {info.name: info for info in _ALL}
+TASKS["far-injection"] = replace(  # whose shape is that of the inner task and more
+    TASKS["far-injection"], build=injection.build, estimate=injection.estimate, spec=None
+)
 
 
 def find_task(name: str) -> TaskInfo:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.build import Draft
-from longlens.tasks.errors import DataError
+from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.fetch import Remote
 from longlens.tasks.order import generator, permutation
 from longlens.tasks.progress import Progress
@@ -30,7 +30,6 @@ from longlens.untrusted import parse_json
 LRA = Remote(  # nobody published a checksum; the manifest records the one that was found
     "https://storage.googleapis.com/long-range-arena/lra_release.gz", "lra_release.gz", None, None
 )
-LRA_BYTES = 7_700_000_000
 _FILES = {
     "new_aan_pairs.train.tsv": "train",
     "new_aan_pairs.eval.tsv": "validation",
@@ -48,15 +47,13 @@ class RetrievalOptions:
     Args:
         max_length: bytes kept of each document.
         subset: accept fewer pairs than were published (not comparable).
-
     """
 
     max_length: int = 4_000
     subset: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_length < 1:
-            raise DataError(f"retrieval: max_length must be 1 or more, got {self.max_length}")
+        check_least(self, "retrieval", max_length=1)
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,6 @@ class CitationOptions:
         validation: share of the documents.
         test: share of the documents.
         seed: of the split and of the negative pairs.
-
     """
 
     max_length: int = 4_000
@@ -77,8 +73,7 @@ class CitationOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.max_length < 1 or self.seed < 0:
-            raise DataError("retrieval: max_length must be 1 or more and seed 0 or more")
+        check_least(self, "retrieval", max_length=1, seed=0)
         if not (0 < self.validation < 1 and 0 < self.test < 1 and self.validation + self.test < 1):
             raise DataError(
                 "retrieval: validation and test are shares between 0 and 1 that leave a rest, got "
@@ -146,18 +141,20 @@ def _write_pairs(writer: Writer, split: str, rows: Iterable[tuple[int, int, int]
     return total
 
 
-def _spec(longest: int, stands_in_for: str | None) -> Spec:
+def spec(options: RetrievalOptions | CitationOptions) -> Spec:
+    """The shape of the task; its documents may all be shorter."""
+    another = "AAN document pairs (another corpus; not comparable)"
     return Spec(
         kind="classification",
         inputs="tokens",
-        max_length=longest,
+        max_length=options.max_length,
         vocab_size=257,
         pad_id=0,
         num_classes=2,
         pair=True,
         encoding="bytes+1",
         class_names=("no citation", "citation"),
-        stands_in_for=stands_in_for,
+        stands_in_for=another if isinstance(options, CitationOptions) else None,
     )
 
 
@@ -205,7 +202,8 @@ def build_aan(draft: Draft) -> tuple[Spec, dict[str, int]]:
             f"retrieval: {sizes['train']} training pairs where the published set has more than "
             f"{PUBLISHED_TRAIN}; pass subset=True (--subset true) to use them all the same"
         )
-    return _spec(documents.longest, None), {split: sizes[split] for split in SPLITS}
+    sizes = {split: sizes[split] for split in SPLITS}
+    return replace(spec(options), max_length=documents.longest), sizes
 
 
 def _read_corpus(draft: Draft) -> tuple[dict[str, tuple[str, bytes]], list[tuple[str, str]]]:
@@ -338,7 +336,7 @@ def build_citations(draft: Draft) -> tuple[Spec, dict[str, int]]:
         f"{len(documents)} documents; {kept} of {len(citations)} citations lie inside one split, "
         "the others were left out"
     )
-    return _spec(store.longest, "AAN document pairs (another corpus; not comparable)"), sizes
+    return replace(spec(options), max_length=store.longest), sizes
 
 
 def estimate_aan(options: RetrievalOptions) -> int:

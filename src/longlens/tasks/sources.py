@@ -147,7 +147,6 @@ class Source:
         official: the task's official archives. One found under its own name (as ``path`` or inside
             the folder ``path``) is checked against its published checksum before it is read.
         check: whether to check official checksums (off for deliberate subsets).
-
     """
 
     def __init__(self, path: Path, official: tuple[Remote, ...] = (), check: bool = True) -> None:
@@ -248,12 +247,12 @@ class Source:
 
     def collect(self, *filenames: str) -> dict[str, bytes]:
         """Return the content of those of ``filenames`` that exist, in whatever folder."""
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         for path, file in self.stream(lambda name: PurePosixPath(name).name in filenames):
             name, content = PurePosixPath(path).name, file.read()
-            if found.setdefault(name, content) != content:
+            if contents.setdefault(name, content) != content:
                 raise DataError(f"{self.path} holds two different files {name}; give one of them")
-        return found
+        return contents
 
     def records(self) -> list[dict[str, Any]]:
         """Return what was read, for the manifest: name, size, sha256 (many files: together)."""

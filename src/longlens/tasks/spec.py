@@ -51,9 +51,7 @@ class Spec:
     target_dim: int | None = None  # D of regression targets
     target_length: int | None = None  # T of regression targets
     pair: bool = False  # an example is two sequences (Retrieval)
-    image: tuple[int, int] | None = (
-        None  # rows and columns, where a sequence is an image row by row
-    )
+    image: tuple[int, int] | None = None  # rows and columns, where it is an image row by row
     encoding: str | None = None  # how `longlens data show` reads tokens: see tasks/decode.py
     class_names: tuple[str, ...] | None = None
     extras: tuple[str, ...] = ()  # further arrays with a row for each example (ListOps: operator)

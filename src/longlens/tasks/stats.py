@@ -56,8 +56,8 @@ def task_stats(task: Task) -> tuple[dict[str, SplitStats], dict[tuple[str, str],
             share = tuple((np.sort(counts)[::-1][:10] / len(split)).tolist())
             stats[name] = SplitStats(1, len(split), len(split), len(split), (), share, 0)
             continue
-        found = _keys(split)
-        keys[name] = set(found)
+        all_keys = _keys(split)
+        keys[name] = set(all_keys)
         lengths = split.lengths
         classes: tuple[float, ...] = ()
         if task.spec.num_classes:
@@ -70,7 +70,7 @@ def task_stats(task: Task) -> tuple[dict[str, SplitStats], dict[tuple[str, str],
             longest=int(lengths.max()),
             histogram=_histogram(lengths),
             classes=classes,
-            repeated=len(found) - len(keys[name]),
+            repeated=len(all_keys) - len(keys[name]),
         )
     names = list(keys)
     shared = {(a, b): len(keys[a] & keys[b]) for i, a in enumerate(names) for b in names[i + 1 :]}

@@ -8,13 +8,13 @@ other way is available by name, ``validation_from="test"``, and never by default
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import numpy as np
 
 from longlens.tasks.build import Draft, write_sequences
-from longlens.tasks.errors import DataError
+from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.fetch import Remote
 from longlens.tasks.order import permutation
 from longlens.tasks.spec import Spec
@@ -40,7 +40,6 @@ class TextOptions:
         validation_from: "train"; "test" repeats the select-on-test practice, and says so.
         seed: of the choice of what is held out.
         subset: accept fewer reviews than were published (not comparable).
-
     """
 
     validation: int = 2_500
@@ -53,8 +52,7 @@ class TextOptions:
             raise DataError(
                 f"text: validation_from must be 'train' or 'test', got {self.validation_from!r}"
             )
-        if self.validation < 2 or self.seed < 0:
-            raise DataError("text: validation must be 2 or more and seed 0 or more")
+        check_least(self, "text", validation=2, seed=0)
 
 
 def _read(draft: Draft) -> dict[str, list[Review]]:
@@ -97,8 +95,8 @@ def hold_out(rows: list[Review], count: int, seed: int) -> set[int]:
     chosen: set[int] = set()
     for label in (0, 1):
         groups: dict[bytes, list[int]] = {}
-        for number, (text, own) in enumerate(rows):
-            if own == label:
+        for number, (text, its_label) in enumerate(rows):
+            if its_label == label:
                 groups.setdefault(text, []).append(number)
         parts = list(groups.values())
         wanted = count // 2
@@ -142,17 +140,23 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
         labels = np.array([label for _, label in rows], np.uint8)
         texts = [text for text, _ in rows]
         write_sequences(draft.writer, split, texts, offset=1, rows={"targets": labels})
-    spec = Spec(
+    longest = max(len(text) for rows in splits.values() for text, _ in rows)
+    sizes = {split: len(rows) for split, rows in splits.items()}
+    return replace(spec(options), max_length=longest), sizes
+
+
+def spec(options: TextOptions) -> Spec:
+    """The shape of the task, with the longest published review."""
+    return Spec(
         kind="classification",
         inputs="tokens",
-        max_length=max(len(text) for rows in splits.values() for text, _ in rows),
+        max_length=13_704,
         vocab_size=257,
         pad_id=0,
         num_classes=2,
         encoding="bytes+1",
         class_names=("negative", "positive"),
     )
-    return spec, {split: len(rows) for split, rows in splits.items()}
 
 
 def estimate(options: TextOptions) -> int:

@@ -68,7 +68,6 @@ def import_arrays(
     >>> x = np.arange(120).reshape(20, 6) % 7
     >>> import_arrays("mine", x, x[:, 0], root=root).examples
     {'test': 2, 'train': 16, 'validation': 2}
-
     """
     home = home_folder(root, name)
     if home is None:

@@ -56,13 +56,13 @@ class Inputs:
         """Return the arrays of the examples ``index``."""
         if self.lengths is None:
             return {"inputs": self.values[index]}
-        pieces = [
+        sequences = [
             self.values[starts[i] : starts[i + 1]]
             if self.flat
             else self.values[i, : self.lengths[i]]
             for i in index
         ]
-        return {"flat": np.concatenate(pieces), "lengths": self.lengths[index].astype(np.int32)}
+        return {"flat": np.concatenate(sequences), "lengths": self.lengths[index].astype(np.int32)}
 
 
 def check_inputs(values: Array, lengths: Array | None, argument: str) -> Inputs:

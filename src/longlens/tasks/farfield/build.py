@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,18 +26,13 @@ NUMBERS = {name: number for number, name in enumerate(MEMBERS)}  # part of the s
 READOUT = ("far-xor", "far-pointer", "far-listops")
 
 
-class _Make:
-    """A block maker that knows its task's name and can be sent to another process."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(
-        self, options: Any, split: str, block: int, count: int
-    ) -> dict[str, npt.NDArray[Any]]:
-        rng = generator(options.seed, NUMBERS[self.name], SPLITS.index(split), block)
-        _, inputs, targets = examples(self.name, options, rng, count)
-        return {"inputs": inputs, "targets": targets.astype(np.uint8)}
+def make_block(
+    name: str, options: Any, split: str, block: int, count: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Make one block of the task ``name``, a pure function of the arguments."""
+    rng = generator(options.seed, NUMBERS[name], SPLITS.index(split), block)
+    _, inputs, targets = examples(name, options, rng, count)
+    return {"inputs": inputs, "targets": targets.astype(np.uint8)}
 
 
 def examples(
@@ -56,7 +52,8 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
     options = draft.options
     sizes = {split: getattr(options, split) for split in SPLITS}
     spec = spec_of(draft.name, options)
-    draft.blocks(_Make(draft.name), sizes, max(1, min(2000, BLOCK_BYTES // spec.max_length)))
+    rows = max(1, min(2000, BLOCK_BYTES // spec.max_length))
+    draft.blocks(partial(make_block, draft.name), sizes, rows)
     return spec, sizes
 
 
@@ -73,13 +70,7 @@ def spec_of(name: str, options: Any) -> Spec:
     )
 
 
-class Estimate:
-    """Bytes of a task's result, from above."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __call__(self, options: Any) -> int:
-        """Return the size of all splits together."""
-        examples = options.train + options.validation + options.test
-        return int(examples * (MEMBERS[self.name].length(options) + 2))
+def estimate(name: str, options: Any) -> int:
+    """Bytes of the result, from above."""
+    count = options.train + options.validation + options.test
+    return int(count * (MEMBERS[name].length(options) + 2))

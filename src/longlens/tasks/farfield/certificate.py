@@ -131,8 +131,8 @@ def certificate(
         draws: examples to draw; None: 200 to 4,000, as the length allows.
         options: of the task.
 
-    >>> found = certificate("far-order", distance=16, noise=0.0)
-    >>> found.holds, found.method, found.accuracy_bound, found.fails_at
+    >>> proof = certificate("far-order", distance=16, noise=0.0)
+    >>> proof.holds, proof.method, proof.accuracy_bound, proof.fails_at
     (True, 'exact', 0.5, 17)
     """
     if task not in OPTIONS:
@@ -140,34 +140,34 @@ def certificate(
     for name, value in (("samples", samples), ("draws", draws)):
         if value is not None and value < 1:
             raise DataError(f"{name} must be 1 or more, got {value}")
-    made = OPTIONS[task](**options)
+    task_options = OPTIONS[task](**options)
     kind: Kind = "read-out" if task in READOUT else "bag"
-    draws = draws or int(np.clip(TOKENS // positions_seen(task, made), 200, 4000))
-    sample = draw_sample(task, made, max(draws, samples))
-    chance = _chance(task, made)
-    drawn = _check_drawn(task, made, kind, sample, samples, chance)
-    listed = list_orbits(task, made)
+    draws = draws or int(np.clip(TOKENS // positions_seen(task, task_options), 200, 4000))
+    sample = draw_sample(task, task_options, max(draws, samples))
+    chance = _chance(task, task_options)
+    drawn = _check_drawn(task, task_options, kind, sample, samples, chance)
+    listed = list_orbits(task, task_options)
     failing, checked = drawn.failing, samples
     for tokens, labels, weights in listed or ():
-        failing += not _passes(task, made, kind, tokens, labels, weights, chance)
+        failing += not _passes(task, task_options, kind, tokens, labels, weights, chance)
         checked += 1
-    leaks = find_leaks(_features(sample, made.distance, kind), np.bincount(sample.labels))
+    leaks = find_leaks(_features(sample, task_options.distance, kind), np.bincount(sample.labels))
     refuting = [*drawn.problems, *_imbalance(task, sample, chance)]
-    refuting += [f"{found}, of {len(sample.labels)} draws" for found in leaks.found]
+    refuting += [f"{leak}, of {len(sample.labels)} draws" for leak in leaks.worst]
     problems = list(refuting)
     if failing:
         what = "members of an orbit can be told apart, or their labels are not equally likely"
         problems.append(f"{failing} of {checked} orbits: {what}")
-    exact = listed is not None or (kind == "read-out" and made.noise == 0)
+    exact = listed is not None or (kind == "read-out" and task_options.noise == 0)
     bound = 0.0 if exact and not failing else _upper(failing, checked)
     best = float(chance.max())
     return Certificate(
         task=task,
-        options=asdict(made),
+        options=asdict(task_options),
         kind=kind,
         covers=COVERS[kind],
-        range=made.distance,
-        length=length_of(task, made),
+        range=task_options.distance,
+        length=length_of(task, task_options),
         chance=best,
         method="exact" if exact else "monte carlo",
         orbits=checked,
@@ -205,11 +205,11 @@ def _check_drawn(
             apart += _told_apart(tokens, labels, options.distance, kind)
         if row == 0:
             taken, due = np.zeros(len(weights), np.int64), weights
-        own = np.flatnonzero((tokens == sample.tokens[row]).all(1))
-        if len(own) == 0 or labels[own[0]] != sample.labels[row]:
+        member = np.flatnonzero((tokens == sample.tokens[row]).all(1))
+        if len(member) == 0 or labels[member[0]] != sample.labels[row]:
             strange += 1
         else:
-            taken[own[0]] += 1
+            taken[member[0]] += 1
     problems = []
     if strange:
         what = "no member of their orbit, or have another label"

@@ -67,11 +67,11 @@ def draw(options: FarListOpsOptions, rng: np.random.Generator, count: int) -> Dr
             max_depth=options.difficulty,
             seed=int(rng.integers(1 << 62)),
         )
-        made = listops.make_block(grammar, "train", 0, min(500, count - first))
-        rows = np.repeat(np.arange(len(made["lengths"])), made["lengths"])
-        starts = np.cumsum(made["lengths"]) - made["lengths"]
-        written[first + rows, np.arange(len(rows)) - starts[rows]] = made["flat"]
-        values.append(made["targets"].astype(np.int64))
+        block = listops.make_block(grammar, "train", 0, min(500, count - first))
+        rows = np.repeat(np.arange(len(block["lengths"])), block["lengths"])
+        starts = np.cumsum(block["lengths"]) - block["lengths"]
+        written[first + rows, np.arange(len(rows)) - starts[rows]] = block["flat"]
+        values.append(block["targets"].astype(np.int64))
     around = background(rng, (count, length(options)), options.noise, listops.VOCAB)
     return Drawn(written, np.concatenate(values), around)
 

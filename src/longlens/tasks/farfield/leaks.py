@@ -38,7 +38,7 @@ class Leaks:
 
     compared: int
     """Features that enough examples have."""
-    found: tuple[str, ...]
+    worst: tuple[str, ...]
     """The worst feature of each group that leaks, in words."""
     detectable: float
     """A feature of half of the examples is found with 95 % if it gives a label this share."""
@@ -52,7 +52,7 @@ def find_leaks(groups: Iterable[Group], sizes: Ints) -> Leaks:
         sizes: how many examples there are of each label.
 
     >>> sizes = np.array([500, 500])
-    >>> find_leaks([("a", np.array([[250, 250], [100, 0]]))], sizes).found
+    >>> find_leaks([("a", np.array([[250, 250], [100, 0]]))], sizes).worst
     ('a: of the 100 examples that have one of them 100 are of label 0',)
     """
     kept = []
@@ -62,7 +62,7 @@ def find_leaks(groups: Iterable[Group], sizes: Ints) -> Leaks:
         kept.append((what, np.concatenate([having, sizes - having])))  # also: to have it not
     tests = sum(having.size for _, having in kept)
     threshold = float(np.log(2 * max(tests, 1) / FALSE_ALARM))  # on either side
-    found = []
+    worst = []
     for what, having in kept:
         if not len(having):
             continue
@@ -70,12 +70,12 @@ def find_leaks(groups: Iterable[Group], sizes: Ints) -> Leaks:
         surprise = total * divergence(having / total, sizes / sizes.sum())
         feature, label = np.unravel_index(int(surprise.argmax()), surprise.shape)
         if surprise[feature, label] > threshold:
-            found.append(
+            worst.append(
                 f"{what}: of the {total[feature, 0]} examples that have one of them "
                 f"{having[feature, label]} are of label {label}"
             )
     share, half = 1 / len(sizes), max(int(sizes.sum()) // 2, 1)
-    return Leaks(tests // (2 * len(sizes)), tuple(found), detectable(half, share, threshold))
+    return Leaks(tests // (2 * len(sizes)), tuple(worst), detectable(half, share, threshold))
 
 
 def divergence(share: Floats, expected: Floats | float) -> Floats:

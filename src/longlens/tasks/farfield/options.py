@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from longlens.tasks.errors import DataError
+from longlens.tasks.errors import DataError, check_least
 
 LETTERS = 8  # distractor tokens
 
@@ -22,7 +22,6 @@ class FarOptions:
         validation: examples to make.
         test: examples to make.
         seed: of everything that is drawn.
-
     """
 
     distance: int = 64
@@ -33,13 +32,9 @@ class FarOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("distance", "train", "validation", "test"):
-            if getattr(self, name) < 1:
-                raise DataError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        check_least(self, distance=1, train=1, validation=1, test=1, seed=0)
         if not 0 <= self.noise <= 1:
             raise DataError(f"noise must be in 0 … 1, got {self.noise}")
-        if self.seed < 0:
-            raise DataError(f"seed must be 0 or more, got {self.seed}")
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
@@ -52,16 +47,9 @@ class OrderOptions(FarOptions):
     """Options of ``far-order``.
 
     Args:
-        distance: D; no window of this width or less tells anything about the label.
-        noise: share of the background that is random letters; the rest is blank.
-        train: examples to make.
-        validation: examples to make.
-        test: examples to make.
-        seed: of everything that is drawn.
         difficulty: how many segments there are, and so classes; 2 … 16.
         width: tokens of a segment.
         slack: positions by which an example's segments move; None: a quarter of D.
-
     """
 
     difficulty: int = 2
@@ -85,16 +73,7 @@ class MatchOptions(OrderOptions):
     """Options of ``far-match``.
 
     Args:
-        distance: D; no window of this width or less tells anything about the label.
-        noise: share of the background that is random letters; the rest is blank.
-        train: examples to make.
-        validation: examples to make.
-        test: examples to make.
-        seed: of everything that is drawn.
         difficulty: from how many kinds the segments are drawn; 2 … 16.
-        width: tokens of a segment.
-        slack: positions by which an example's segments move; None: a quarter of D.
-
     """
 
 
@@ -104,14 +83,8 @@ class XorOptions(FarOptions):
 
     Args:
         distance: D; how far before the last position, where it is read out, the last bit may be.
-        noise: share of the background that is random letters; the rest is blank.
-        train: examples to make.
-        validation: examples to make.
-        test: examples to make.
-        seed: of everything that is drawn.
         difficulty: how many bits there are; 1 … 16.
         span: positions over which the bits are spread; None: D, or 4 for each bit if more.
-
     """
 
     difficulty: int = 2
@@ -134,14 +107,8 @@ class PointerOptions(FarOptions):
 
     Args:
         distance: D; length of every hop, and of the way from the last table to the read-out.
-        noise: share of the background that is random letters; the rest is blank.
-        train: examples to make.
-        validation: examples to make.
-        test: examples to make.
-        seed: of everything that is drawn.
         difficulty: symbols of a table, and so classes; 2 … 32.
         hops: how many tables are looked up, one after another.
-
     """
 
     difficulty: int = 4
@@ -159,14 +126,8 @@ class FarListOpsOptions(FarOptions):
 
     Args:
         distance: D; how far each token is from the next, and the last one from the read-out.
-        noise: share of the background that is random letters; the rest is blank.
-        train: examples to make.
-        validation: examples to make.
-        test: examples to make.
-        seed: of everything that is drawn.
         difficulty: depth of an expression at most (2: an operator on digits alone); 2 … 6.
         tokens: length of an expression at most, brackets included; 6 … 200.
-
     """
 
     difficulty: int = 3
@@ -196,7 +157,6 @@ class InjectionOptions:
         width: tokens of a segment.
         combine: "flip" (two classes: the far bit, flipped for the last quarter of the inner
             classes) or "pair" (inner class and far bit together, twice as many classes).
-
     """
 
     inner: str = "pattern"

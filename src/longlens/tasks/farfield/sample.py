@@ -68,8 +68,8 @@ def _injected(options: InjectionOptions, rng: np.random.Generator, count: int) -
         variants = injection.orbit(options, drawn, row)
         size = len(variants.marks)
         tokens = [injection.wrap(options, variants, i, inner[row], vocab) for i in range(size)]
-        found = injection.combine(options, variants.marks, targets[row].repeat(size), kinds)
-        return np.stack(tokens), far(found), np.full(size, 1 / size)
+        values = injection.combine(options, variants.marks, targets[row].repeat(size), kinds)
+        return np.stack(tokens), far(values), np.full(size, 1 / size)
 
     fixed = _fixed(drawn, injection.orbit(options, drawn, 0))
     return Sample(drawn, np.stack(rows), far(labels), orbit, fixed)
@@ -82,12 +82,12 @@ def _first(drawn: Any, count: int) -> Any:
 
 def _fixed(drawn: Any, orbit: Any) -> dict[str, npt.NDArray[Any]]:
     """The parts of what was drawn that are the same throughout an orbit, as columns."""
-    found = {}
+    columns = {}
     for part in fields(drawn):
         variants, values = getattr(orbit, part.name), getattr(drawn, part.name)
         if values.size and (variants == variants[:1]).all():
-            found[part.name] = values.reshape(len(values), -1)
-    return found
+            columns[part.name] = values.reshape(len(values), -1)
+    return columns
 
 
 def list_orbits(task: str, options: Any) -> Iterator[Member] | None:

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.build import Draft
-from longlens.tasks.errors import DataError
+from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.order import generator
 from longlens.tasks.pathfinder.draw import draw
 from longlens.tasks.pathfinder.grow import Ground, Scene, add_distractors, grow_contours, join
 from longlens.tasks.pathfinder.lra_images import build_from_lra
-from longlens.tasks.pathfinder.parameters import CONTOUR_LENGTH, Parameters, parameters
+from longlens.tasks.pathfinder.parameters import Parameters, parameters
 from longlens.tasks.pathfinder.stamps import Bytes, Integers
 from longlens.tasks.pathfinder.tables import Tables, tables
 from longlens.tasks.spec import SPLITS, Spec
@@ -34,7 +34,6 @@ class PathfinderOptions:
         seed: of everything that is drawn.
         origin: "generated", or "lra" for the Long Range Arena's own images (with --from).
         subset: with origin "lra", accept fewer images than were published.
-
     """
 
     size: int = 32
@@ -46,10 +45,7 @@ class PathfinderOptions:
 
     def __post_init__(self) -> None:
         parameters(self.size, self.difficulty)
-        if self.images < 10:
-            raise DataError(f"pathfinder: images must be 10 or more, got {self.images}")
-        if self.seed < 0:
-            raise DataError(f"pathfinder: seed must be 0 or more, got {self.seed}")
+        check_least(self, "pathfinder", images=10, seed=0)
         if self.origin not in ("generated", "lra"):
             raise DataError(f"pathfinder: origin must be 'generated' or 'lra', got {self.origin!r}")
 
@@ -136,15 +132,17 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
         )
     if options.origin == "lra":
         sizes = build_from_lra(draft, options.size, options.difficulty, options.subset)
-        stands_in = None
     else:
         tenth = options.images // 10
         sizes = {"train": options.images - 2 * tenth, "validation": tenth, "test": tenth}
         draft.blocks(make_block, sizes, BLOCKS[options.size])
-        stands_in = (
-            "Pathfinder images of the Long Range Arena (own generator, the original's rules)"
-        )
-    spec = Spec(
+    return spec(options), sizes
+
+
+def spec(options: PathfinderOptions) -> Spec:
+    """The shape of the task."""
+    original = "Pathfinder images of the Long Range Arena (own generator, the original's rules)"
+    return Spec(
         kind="classification",
         inputs="tokens",
         max_length=options.size**2,
@@ -153,9 +151,8 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
         image=(options.size, options.size),
         encoding="pixels",
         class_names=("two contours", "one contour"),
-        stands_in_for=stands_in,
+        stands_in_for=original if options.origin == "generated" else None,
     )
-    return spec, sizes
 
 
 def estimate(options: PathfinderOptions) -> int:
@@ -166,6 +163,3 @@ def estimate(options: PathfinderOptions) -> int:
 def newer(options: PathfinderOptions) -> int:
     """Version 5 of the generator draws as the original does; LRA's images stay at 2."""
     return 3 if options.origin == "generated" else 0
-
-
-DIFFICULTIES = tuple(CONTOUR_LENGTH)

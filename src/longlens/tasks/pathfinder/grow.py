@@ -119,18 +119,18 @@ def _extend(
     total = (t.weight[last.direction] * (255 - near) * inside).cumsum(axis=1)
     alive = total[:, -1] >= t.dead_end
     chosen = np.zeros(count, np.int64)
-    found = np.zeros(count, bool)
+    placed = np.zeros(count, bool)
     for _ in range(TRIES):
-        left = np.flatnonzero(alive & ~found)
+        left = np.flatnonzero(alive & ~placed)
         aim = (rng.random(len(left)) * total[left, -1]).astype(np.int64)
         pick = (total[left] > aim[:, None]).argmax(axis=1)
         way = options[left, pick]
         zone = t.zone.value[way]
         zone += ground.zone[rows[left, None], flat[left, pick][:, None] + t.zone.where[way]]
         chosen[left] = pick
-        found[left] = zone.max(axis=1) < CLASH
+        placed[left] = zone.max(axis=1) < CLASH
     image = np.arange(count)
-    return _Dash(pivot, heads[image, chosen], options[image, chosen]), found
+    return _Dash(pivot, heads[image, chosen], options[image, chosen]), placed
 
 
 def grow_contours(
@@ -140,7 +140,6 @@ def grow_contours(
 
     Returns:
         The scenes that succeeded, and their rows.
-
     """
     count = len(ground.zone)
     which = rng.integers(0, len(t.ways), count)
@@ -158,10 +157,10 @@ def grow_contours(
     anchors[:, :2] = tails.swapaxes(0, 1)
     for number in range(2, total):
         contour = number % 2
-        new, found = _extend(p, t, rng, ground, rows, last[contour])
-        rows, last = rows[found], [dash.pick(found) for dash in last]
+        new, placed = _extend(p, t, rng, ground, rows, last[contour])
+        rows, last = rows[placed], [dash.pick(placed) for dash in last]
         ground.take(t, rows, last[contour])
-        last[contour] = new.pick(found)
+        last[contour] = new.pick(placed)
         ways[rows, number], anchors[rows, number] = last[contour].direction, last[contour].anchor
     ground.take(t, rows, last[1])
     ways, anchors = ways[rows], anchors[rows]
@@ -179,9 +178,9 @@ def _seed_distractor(
     points = places[:, :, None] + t.core[ways][:, None]
     free = ground.zone[rows[:, None, None], t.flat(points)].max(axis=-1) <= FREE
     free &= ~((points == 0) | (points == p.size - 1)).any(axis=(2, 3))
-    found = free.any(axis=1) & t.can_begin[ways]
+    placed = free.any(axis=1) & t.can_begin[ways]
     tail = places[np.arange(count), free.argmax(axis=1)]
-    return _Dash(tail + t.seed_pivot[ways], tail, len(t.step) + ways), found
+    return _Dash(tail + t.seed_pivot[ways], tail, len(t.step) + ways), placed
 
 
 def add_distractors(
@@ -197,19 +196,19 @@ def add_distractors(
             missing = np.flatnonzero(~present[:, number, 0])
             if not len(missing):
                 break
-            dash, found = _seed_distractor(p, t, rng, ground, missing)
-            rows, dashes = missing[found], [dash.pick(found)]
+            dash, placed = _seed_distractor(p, t, rng, ground, missing)
+            rows, dashes = missing[placed], [dash.pick(placed)]
             # its own zones count while it grows, and are kept only if it becomes complete
-            own = ground.pick(rows)
+            tentative = ground.pick(rows)
             here = np.arange(len(rows))
             for _ in range(length - 1):
-                new, found = _extend(p, t, rng, own, here, dashes[-1])
-                here, dashes = here[found], [part.pick(found) for part in dashes]
-                own.take(t, here, dashes[-1])
-                dashes.append(new.pick(found))
-            own.take(t, here, dashes[-1])
+                new, placed = _extend(p, t, rng, tentative, here, dashes[-1])
+                here, dashes = here[placed], [part.pick(placed) for part in dashes]
+                tentative.take(t, here, dashes[-1])
+                dashes.append(new.pick(placed))
+            tentative.take(t, here, dashes[-1])
             rows = rows[here]
-            ground.zone[rows], ground.near[rows] = own.zone[here], own.near[here]
+            ground.zone[rows], ground.near[rows] = tentative.zone[here], tentative.near[here]
             ways[rows, number] = np.stack([part.direction for part in dashes], axis=1)
             anchors[rows, number] = np.stack([part.anchor for part in dashes], axis=1)
             present[rows, number] = True

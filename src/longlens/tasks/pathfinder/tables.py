@@ -139,8 +139,8 @@ def tables(p: Parameters, margin: int) -> Tables:
     # Where the original looks for room is one pixel below and right of where it draws.
     core = []
     offsets = _square(ink.shape[1])
-    for own in zone[len(step) :]:
-        taken = offsets[own.reshape(-1) == 255] + 1
+    for first in zone[len(step) :]:
+        taken = offsets[first.reshape(-1) == 255] + 1
         core.append(taken[(abs(taken) <= radius).all(axis=1)])
     full = max(map(len, core))
     # The first dash of all must lie well inside the picture, two seed distances from the border.

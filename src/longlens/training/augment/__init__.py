@@ -40,7 +40,6 @@ def build(
         compile: run the deterministic part on pictures through ``torch.compile``; expressions come
             in many lengths, and most of their time is sorting, which gains nothing.
         options: keyword arguments of the transformation.
-
     """
     if task not in AUGMENTED:
         raise ValueError(f"augment is for {', '.join(AUGMENTED)}; nothing is known for {task!r}")

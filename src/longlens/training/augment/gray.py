@@ -35,7 +35,6 @@ def lookup_tables(pixels: Tensor, magnitude: Tensor) -> Tensor:
         magnitude: what each operation takes: ``solarize`` inverts values from this threshold on;
             ``posterize`` keeps this many high bits; ``brightness`` and ``contrast`` go from black,
             or from the image's mean gray, by this factor (1 leaves an image as it is).
-
     """
     count = cumulative(pixels)
     total = pixels.shape[1]

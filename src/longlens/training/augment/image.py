@@ -126,7 +126,6 @@ class AugmentImage(Transform):
     >>> out = augment(pixels, None, torch.Generator().manual_seed(0))
     >>> out.shape, out.dtype, bool((out >= 0).all() and (out < 256).all())
     (torch.Size([4, 1024]), torch.int64, True)
-
     """
 
     operations: Tensor

@@ -30,7 +30,6 @@ class TurnAndShift(Transform):
     >>> turn = TurnAndShift((4, 4), angle=0.0, shift=0.0, flip=1.0)
     >>> turn(torch.arange(16).view(1, 16), None, torch.Generator())[0, :5]
     tensor([15, 14, 13, 12, 11])
-
     """
 
     def __init__(

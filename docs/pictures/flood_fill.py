@@ -29,13 +29,13 @@ def find_markers(picture: Picture, radius: float) -> list[tuple[int, int]]:
         for dx in range(-reach, reach + 1):
             if dy * dy + dx * dx <= radius * radius:
                 total += padded[reach + dy : reach + dy + size, reach + dx : reach + dx + size]
-    found = []
+    markers = []
     for _ in range(2):
         y, x = divmod(int(total.argmax()), size)
-        found.append((y, x))
+        markers.append((y, x))
         rows, columns = np.ogrid[:size, :size]
         total[(rows - y) ** 2 + (columns - x) ** 2 <= (2 * radius) ** 2] = 0
-    return found
+    return markers
 
 
 def trace(picture: Picture, marker_radius: float, link: float, ink: int) -> bool:
@@ -46,7 +46,6 @@ def trace(picture: Picture, marker_radius: float, link: float, ink: int) -> bool
         marker_radius: of the two discs, in pixels.
         link: the longest step from one pixel with ink to the next.
         ink: a pixel brighter than this has ink.
-
     """
     if picture.ndim != 2 or picture.shape[0] != picture.shape[1]:
         raise DataError(f"picture must be square, got shape {picture.shape}")
