@@ -87,7 +87,7 @@ def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, none below zero, and eigenvectors of a positive semi-definite matrix."""
     try:
         values, vectors = torch.linalg.eigh(matrix)
-    except torch.linalg.LinAlgError:  # many equal eigenvalues: a diagonal that rises parts them
+    except RuntimeError:  # many equal eigenvalues: a diagonal that rises parts them
         part = float(matrix.diagonal().mean()) or 1.0
         ramp = torch.linspace(1e-9, 1e-6, len(matrix), dtype=torch.double) * part
         values, vectors = torch.linalg.eigh(matrix.double() + ramp.diag())
