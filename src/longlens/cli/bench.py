@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +11,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.cli.measure import captured, copy_bandwidth, peak_mebibytes, side_by_side
-from longlens.files import write_output
+from longlens.cli.bench_rows import Row, Rows, dtype_name, find_device, find_dtype, read_shapes
+from longlens.cli.measure import Work, captured, copy_bandwidth, peak_mebibytes, side_by_side
 from longlens.ops.las import decay_rates, explain, las_attention
 from longlens.ops.las.triton import why_not
-from longlens.training.provenance import provenance
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 DEFAULT_SHAPES = {
-    "cpu": ["1,8,512,32", "1,8,2048,32", "1,8,4096,32", "1,8,8192,32"],
-    "cuda": [
-        "50,8,1024,32", "16,8,2048,32", "4,8,4096,64", "4,8,4096,128", "2,16,8192,64",
-        "2,16,8192,128", "1,16,16384,64", "1,16,16384,128", "1,16,32768,64", "1,8,65536,64",
-        "1,8,65536,128",
-    ],
-}  # fmt: skip
+    "cpu": "1,8,512,32 1,8,2048,32 1,8,4096,32 1,8,8192,32",
+    "cuda": "50,8,1024,32 16,8,2048,32 4,8,4096,64 4,8,4096,128 2,16,8192,64 2,16,8192,128 "
+    "1,16,16384,64 1,16,16384,128 1,16,32768,64 1,8,65536,64 1,8,65536,128",
+}
 EAGER_LIMIT = 2**31  # bytes of one score matrix, above which eager Eq. 4 is left out
 EXACT_ROWS = 64  # queries for which the float64 result is computed
+PLAIN, EAGER, FLEX, TRITON = "plain SDPA", "eager Eq. 4", "FlexAttention", "LaS, Triton"
 
 
 def ops(
@@ -63,146 +57,117 @@ def ops(
         seconds: time to spend on each comparison.
         output: also write the rows to this CSV file, with hardware, versions and commit.
     """
-    target = torch.device(auto_device(device))
-    kind = auto_dtype(dtype, target)
-    options = dict(window=window, smoothing=smoothing, is_causal=causal)
-    rows: list[dict[str, Any]] = []
-    origin = provenance(target) | {"date": datetime.now(UTC).date().isoformat()}
-    print(f"{origin['hardware']}, torch {origin['torch']}, commit {origin['commit']}, {kind}")
-    for text in shapes.split() if shapes else DEFAULT_SHAPES[target.type]:
-        shape = _shape(text)
-        use_flex = target.type == "cuda" if flex is None else flex
-        found = _compare(shape, target, kind, options, bound, use_flex, eager, seconds)
-        print(_table(text, found), flush=True)
-        rows += [row | origin for row in found]
-        if output is not None:  # after every shape, so that an interrupted run keeps its rows
-            write_rows(output, rows)
+    target = find_device(device)
+    kind = find_dtype(dtype, target)
+    rows = Rows(target, output)
+    for shape in read_shapes(shapes or DEFAULT_SHAPES[target.type], "B,H,L,D"):
+        las = dict(
+            alpha=decay_rates(shape[1], bound, device=target), alpha_max=bound, window=window,
+            smoothing=smoothing, is_causal=causal,
+        )  # fmt: skip
+        inputs = [torch.randn(shape, device=target, dtype=kind) for _ in range(4)]
+        forms = _forms(inputs[:3], las, eager)
+        if target.type == "cuda" if flex is None else flex:
+            forms[FLEX] = _flex(las)
+        rows.add(_compare(forms, inputs, las, seconds))
     return 0
 
 
-def auto_device(device: str) -> str:
-    """The device that the option means: "auto" is cuda where there is one."""
-    if device not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be one of auto, cpu, cuda, got {device!r}")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but torch sees no CUDA device here; use cpu")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-
-
-def auto_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The dtype that the option means: "auto" is bfloat16 on cuda and float32 elsewhere."""
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if name == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    if name not in known:
-        raise ValueError(f"dtype must be auto or one of {', '.join(known)}, got {name!r}")
-    return known[name]
-
-
-def _shape(text: str) -> tuple[int, int, int, int]:
-    numbers = [int(n) for n in text.split(",")] if text.replace(",", "").isdigit() else []
-    if len(numbers) != 4 or min(numbers) < 1:
-        raise ValueError(f"a shape must be four positive integers B,H,L,D, got {text!r}")
-    return numbers[0], numbers[1], numbers[2], numbers[3]
+def _forms(qkv: Sequence[Tensor], las: dict[str, Any], eager: bool) -> dict[str, Attention]:
+    """The implementations that can serve these inputs."""
+    causal, q = las["is_causal"], qkv[0]
+    forms: dict[str, Attention] = {
+        PLAIN: lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
+        "LaS": lambda q, k, v: las_attention(q, k, v, **las),
+    }
+    if explain(*qkv, **las).impl != "triton" and why_not(q.device, q.dtype, q.shape[3]) is None:
+        forms[TRITON] = lambda q, k, v: las_attention(q, k, v, impl="triton", **las)
+    B, H, L, _ = q.shape
+    if eager and B * H * L * L * q.element_size() < EAGER_LIMIT:
+        forms[EAGER] = lambda q, k, v: las_attention(q, k, v, impl="reference", **las)
+    return forms
 
 
 def _compare(
-    shape: tuple[int, int, int, int],
-    device: torch.device,
-    dtype: torch.dtype,
-    options: dict[str, Any],
-    bound: float,
-    flex: bool,
-    eager: bool,
-    seconds: float,
-) -> list[dict[str, Any]]:
-    B, H, L, _ = shape
-    q, k, v, grad = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
-    inputs = [t.requires_grad_() for t in (q, k, v)]
-    alpha = decay_rates(H, bound, device=device)
-    causal = options["is_causal"]
-    las = dict(alpha=alpha, alpha_max=bound, **options)
-    forms: dict[str, Attention] = {
-        "plain SDPA": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
-        "LaS": lambda q, k, v: las_attention(q, k, v, **las),
-    }
-    if explain(q, k, v, **las).impl != "triton" and why_not(q.device, q.dtype, q.shape[3]) is None:
-        forms["LaS, Triton"] = lambda q, k, v: las_attention(q, k, v, impl="triton", **las)
-    if eager and B * H * L * L * q.element_size() < EAGER_LIMIT:
-        forms["eager Eq. 4"] = lambda q, k, v: las_attention(q, k, v, impl="reference", **las)
-    if flex:
-        forms["FlexAttention"] = _flex(alpha, options)
+    forms: dict[str, Attention], inputs: Sequence[Tensor], las: dict[str, Any], seconds: float
+) -> list[Row]:
+    """A row for each form: its times beside the others', peak memory and error."""
+    *qkv, grad = inputs
+    device = grad.device
+    for tensor in qkv:
+        tensor.requires_grad_()
 
-    with torch.no_grad():
-        exact = las_attention(
-            q[:, :, -EXACT_ROWS:].double(), k.double(), v.double(), impl="reference", **las
-        )
+    def forward(form: Attention) -> Work:
+        return torch.no_grad()(lambda: form(*qkv))
 
-    def forward(form: Attention) -> Callable[[], object]:
-        def work() -> object:
-            with torch.no_grad():
-                return form(q, k, v)
+    def both(form: Attention) -> Work:
+        return lambda: torch.autograd.grad(form(*qkv), qkv, grad)
 
-        return work
-
-    def both(form: Attention) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(form(q, k, v), inputs, grad)
-
-    differentiable = {
-        n: f for n, f in forms.items() if n != "FlexAttention" or device.type == "cuda"
-    }
-    # The least that scaling Q and K and pooling V must move: three tensors in and out, twice.
-    floor = 1e3 * 12 * q.numel() * q.element_size() / copy_bandwidth(device)
-    ahead = side_by_side({n: forward(f) for n, f in forms.items()}, device, seconds)
-    whole = side_by_side({n: both(f) for n, f in differentiable.items()}, device, seconds)
+    on_cuda = device.type == "cuda"
+    trained = {n: both(form) for n, form in forms.items() if n != FLEX or on_cuda}
+    ahead = side_by_side({n: forward(form) for n, form in forms.items()}, device, seconds)
+    whole = side_by_side(trained, device, seconds)
     replayed: dict[str, float] = {}
-    if device.type == "cuda":
-        graphs = {
-            n: captured(both(f), device) for n, f in differentiable.items() if n != "eager Eq. 4"
-        }
+    if on_cuda:
+        graphs = {n: captured(work, device) for n, work in trained.items() if n != EAGER}
         replayed = side_by_side(graphs, device, seconds)
-    rows = []
-    for name, form in forms.items():
-        out = form(q, k, v)[:, :, -EXACT_ROWS:].detach().double()
-        wrong = float((out - exact).abs().max() / exact.abs().max())
-        rows.append(
-            {
-                "shape": ",".join(map(str, shape)),
-                "dtype": str(dtype).removeprefix("torch."),
-                "implementation": name,
-                "path": _path(name, q, k, v, las),
-                "forward_ms": ahead[name],
-                "forward_backward_ms": whole.get(name, math.nan),
-                "ratio_to_plain": whole.get(name, math.nan) / whole["plain SDPA"],
-                # the same replayed as a CUDA graph: the device's time alone
-                "graph_ms": replayed.get(name, math.nan),
-                "graph_ratio": replayed.get(name, math.nan) / replayed.get("plain SDPA", math.nan),
-                # plain attention, and the traffic of a prologue at the speed of a copy
-                "floor_ms": replayed.get("plain SDPA", whole["plain SDPA"]) + floor
-                if name == "LaS"
-                else math.nan,
-                "peak_mib": peak_mebibytes(both(form), device) if name in whole else math.nan,
-                # plain attention computes something else, so it has no error to report
-                "error": math.nan if name == "plain SDPA" else wrong,
-            }
-        )
-    return rows
+    errors = _errors(forms, qkv, las)
+    # The least that scaling Q and K and pooling V must move: three tensors in and out, twice.
+    traffic = 1e3 * 12 * grad.numel() * grad.element_size() / copy_bandwidth(device)
+    floor = replayed.get(PLAIN, whole[PLAIN]) + traffic
+    nan = math.nan
+    return [
+        {
+            "shape": ",".join(map(str, grad.shape)),
+            "dtype": dtype_name(grad.dtype),
+            "implementation": name,
+            "path": _path(name, qkv, las),
+            "forward_ms": ahead[name],
+            "forward_backward_ms": whole.get(name, nan),
+            "ratio_to_plain": whole.get(name, nan) / whole[PLAIN],
+            # the same replayed as a CUDA graph: the device's time alone
+            "graph_ms": replayed.get(name, nan),
+            "graph_ratio": replayed.get(name, nan) / replayed.get(PLAIN, nan),
+            # plain attention, and the traffic of a prologue at the speed of a copy
+            "floor_ms": floor if name == "LaS" else nan,
+            "peak_mib": peak_mebibytes(trained[name], device) if name in trained else nan,
+            "error": errors.get(name, nan),
+        }
+        for name in forms
+    ]
 
 
-def _path(name: str, q: Tensor, k: Tensor, v: Tensor, las: dict[str, Any]) -> str:
-    if name == "LaS, Triton":
+def _errors(
+    forms: dict[str, Attention], qkv: Sequence[Tensor], las: dict[str, Any]
+) -> dict[str, float]:
+    """The largest error of each form against float64; plain attention computes something else."""
+    q, k, v = (tensor.detach() for tensor in qkv)
+    exact = las_attention(
+        q[:, :, -EXACT_ROWS:].double(), k.double(), v.double(), impl="reference", **las
+    )
+    errors = {}
+    with torch.no_grad():
+        for name, form in forms.items():
+            if name != PLAIN:
+                out = form(q, k, v)[:, :, -EXACT_ROWS:].double()
+                errors[name] = float((out - exact).abs().max() / exact.abs().max())
+    return errors
+
+
+def _path(name: str, qkv: Sequence[Tensor], las: dict[str, Any]) -> str:
+    if name == TRITON:
         return "triton"
-    return explain(q, k, v, **las).route if name == "LaS" else ""
+    return explain(*qkv, **las).route if name == "LaS" else ""
 
 
-def _flex(alpha: Tensor, options: dict[str, Any]) -> Attention:
+def _flex(las: dict[str, Any]) -> Attention:
     """FlexAttention with the decay as its score_mod, on values that are pooled as ours are."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     from longlens.ops.las.smoothing import pool_values
 
-    causal = options["is_causal"]
-    smoothing = options["smoothing"] or ("causal" if causal else "centered")
+    alpha, causal = las["alpha"], las["is_causal"]
+    smoothing = las["smoothing"] or ("causal" if causal else "centered")
     if smoothing == "masked":
         raise ValueError("flex: FlexAttention has no form for smoothing='masked'; use flex=false")
 
@@ -219,55 +184,18 @@ def _flex(alpha: Tensor, options: dict[str, Any]) -> Attention:
             masks[n] = create_block_mask(
                 lambda b, h, i, j: i >= j, None, None, n, n, device=str(q.device)
             )
-        pooled = pool_values(v, options["window"], smoothing, "zero", None)
+        pooled = pool_values(v, las["window"], smoothing, "zero", None)
         out: Tensor = compiled(q, k, pooled, score_mod=decay, block_mask=masks.get(n))
         return out
 
     return attention
 
 
-def _table(shape: str, rows: list[dict[str, Any]]) -> str:
-    head = (
-        f"\n{shape:<18}{'forward':>10}{'fwd+bwd':>12}{'to plain':>10}{'as graph':>12}"
-        f"{'to plain':>10}{'floor':>10}{'peak':>12}{'error':>11}"
-    )
-    lines = [
-        f"{row['implementation']:<18}{_number(row['forward_ms'], '.2f', ' ms'):>10}"
-        f"{_number(row['forward_backward_ms'], '.2f', ' ms'):>12}"
-        f"{_number(row['ratio_to_plain'], '.2f', ' x'):>10}"
-        f"{_number(row['graph_ms'], '.2f', ' ms'):>12}"
-        f"{_number(row['graph_ratio'], '.2f', ' x'):>10}"
-        f"{_number(row['floor_ms'], '.2f', ' ms'):>10}"
-        f"{_number(row['peak_mib'], '.0f', ' MiB'):>12}{_number(row['error'], '.1e', ''):>11}"
-        + (f"  {row['path']}" if row["path"] else "")
-        for row in rows
-    ]
-    return "\n".join([head, *lines])
-
-
-def _number(value: float, form: str, unit: str) -> str:
-    return "-" if math.isnan(value) else f"{value:{form}}{unit}"
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write dictionaries with the same keys as a CSV file."""
-    text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]))
-    writer.writeheader()
-    writer.writerows(
-        {k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows
-    )
-    write_output(path, text.getvalue().encode())
-
-
 def main(argv: Sequence[str]) -> int:
     """Entry of `longlens bench`."""
     from jsonargparse import auto_cli
 
-    if not argv:
-        argv = ["--help"]
-    from longlens.cli.bench_layers import decode, layer
-    from longlens.cli.bench_length import length
+    from longlens.cli.bench_layers import decode, layer, length
     from longlens.cli.bench_step import step
     from longlens.cli.bench_train import train
 
@@ -275,5 +203,5 @@ def main(argv: Sequence[str]) -> int:
         "ops": ops, "layer": layer, "decode": decode, "length": length, "step": step,
         "train": train,
     }  # fmt: skip
-    code: int = auto_cli(commands, args=list(argv), prog="longlens bench")
+    code: int = auto_cli(commands, args=list(argv) or ["--help"], prog="longlens bench")
     return code

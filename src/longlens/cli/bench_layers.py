@@ -1,39 +1,21 @@
-"""`longlens bench layer` and `bench decode`: whole attention layers, LaS beside softmax."""
+"""`longlens bench layer`, `decode` and `length`: whole attention layers, their projections too."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from longlens.cli.bench import auto_device, auto_dtype, write_rows
-from longlens.cli.measure import captured, side_by_side
+from longlens.cli.bench_rows import Rows, dtype_name, find_device, find_dtype, read_shapes
+from longlens.cli.measure import Work, captured, milliseconds, peak_mebibytes, side_by_side
 from longlens.layers.attention import LaSAttention, SoftmaxAttention
 from longlens.ops.las.triton import why_not
-from longlens.training.provenance import provenance
 
 LAYER_SHAPES = {"cuda": "50,1024,256,8 4,8192,1024,16", "cpu": "1,1024,256,8 1,4096,256,8"}
-
-
-def _shapes(text: str, names: str) -> list[list[int]]:
-    found = []
-    for word in text.split():
-        numbers = [int(n) for n in word.split(",")] if word.replace(",", "").isdigit() else []
-        if len(numbers) != len(names.split(",")) or min(numbers) < 1:
-            raise ValueError(f"a shape must be positive integers {names}, got {word!r}")
-        found.append(numbers)
-    return found
-
-
-def origin_of(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
-    """Hardware, versions, commit and date of a measurement; also prints them."""
-    origin = provenance(device) | {"date": datetime.now(UTC).date().isoformat()}
-    print(f"{origin['hardware']}, torch {origin['torch']}, commit {origin['commit']}, {dtype}")
-    return origin
+LENGTHS = {"cuda": "65536 131072 262144 524288 1048576", "cpu": "1024 2048 4096"}
 
 
 def layer(
@@ -64,46 +46,37 @@ def layer(
         seconds: time to spend on each comparison.
         output: also write the rows to this CSV file, with hardware, versions and commit.
     """
-    target = torch.device(auto_device(device))
-    kind = auto_dtype(dtype, target)
-    origin = origin_of(target, kind)
-    rows: list[dict[str, Any]] = []
-    for B, L, dim, heads in _shapes(shapes or LAYER_SHAPES[target.type], "B,L,dim,heads"):
-        common: dict[str, Any] = dict(causal=causal, rotary=rotary)
+    target = find_device(device)
+    kind = find_dtype(dtype, target)
+    rows = Rows(target, output)
+    replay = graph and target.type == "cuda"
+    common: dict[str, Any] = dict(causal=causal, rotary=rotary)
+    for B, L, dim, heads in read_shapes(shapes or LAYER_SHAPES[target.type], "B,L,dim,heads"):
         layers = {
             "softmax": SoftmaxAttention(dim, heads, **common),
             "LaS": LaSAttention(dim, heads, window=window, bound=bound, **common),
         }
-        x = torch.randn(B, L, dim, device=target, dtype=kind, requires_grad=True)
-        grad = torch.randn_like(x)
-        works = {
-            name: _both(module.to(target, kind), x, grad, compile)
-            for name, module in layers.items()
-        }
-        replay = graph and target.type == "cuda"
-        if replay:
-            works = {name: captured(work, target) for name, work in works.items()}
+        works = {}
+        for name, module in layers.items():
+            work = _both(module.to(target, kind), B, L, dim, compile)
+            works[name] = captured(work, target) if replay else work
         times = side_by_side(works, target, seconds)
-        for name, ms in times.items():
-            row = {
-                "shape": f"{B},{L},{dim},{heads}",
-                "dtype": str(kind).removeprefix("torch."),
-                "layer": name,
-                "compiled": compile,
-                "graph": replay,
-                "causal": causal,
-                "rotary": rotary,
-                "forward_backward_ms": ms,
-                "ratio_to_softmax": ms / times["softmax"],
+        described = {"shape": f"{B},{L},{dim},{heads}", "dtype": dtype_name(kind)}
+        rows.add([
+            {
+                **described, "layer": name, "compiled": compile, "graph": replay, **common,
+                "forward_backward_ms": ms, "ratio_to_softmax": ms / times["softmax"],
             }
-            rows.append(row | origin)
-            print(f"{row['shape']:<20}{name:<10}{ms:>9.3f} ms{row['ratio_to_softmax']:>8.3f} x")
-        if output is not None:
-            write_rows(output, rows)
+            for name, ms in times.items()
+        ])  # fmt: skip
     return 0
 
 
-def _both(module: nn.Module, x: Tensor, grad: Tensor, compiled: bool) -> Callable[[], object]:
+def _both(module: nn.Module, B: int, L: int, dim: int, compiled: bool) -> Work:
+    """Forward and backward of a layer on random input."""
+    weight = next(module.parameters())
+    x = torch.randn(B, L, dim, device=weight.device, dtype=weight.dtype, requires_grad=True)
+    grad = torch.randn_like(x)
     form: Callable[[Tensor], Tensor] = torch.compile(module) if compiled else module
     inputs = [x, *module.parameters()]
     return lambda: torch.autograd.grad(form(x), inputs, grad)
@@ -129,11 +102,10 @@ def decode(
         seconds: time to spend on each comparison.
         output: also write the rows to this CSV file, with hardware, versions and commit.
     """
-    target = torch.device(auto_device(device))
-    kind = auto_dtype(dtype, target)
-    origin = origin_of(target, kind)
-    rows: list[dict[str, Any]] = []
-    for B, L, dim, heads, kv in _shapes(shapes, "B,prompt,dim,heads,key heads"):
+    target = find_device(device)
+    kind = find_dtype(dtype, target)
+    rows = Rows(target, output)
+    for B, L, dim, heads, kv in read_shapes(shapes, "B,prompt,dim,heads,key heads"):
         common: dict[str, Any] = dict(num_kv_heads=kv)
         layers = {
             "softmax": SoftmaxAttention(dim, heads, **common),
@@ -144,26 +116,19 @@ def decode(
         works = {name: _tokens(m.to(target, kind), B, L, steps) for name, m in layers.items()}
         times = side_by_side(works, target, seconds)
         cache = 2 * B * kv * L * (dim // heads) * kind.itemsize
-        for name, ms in times.items():
-            row = {
-                "shape": f"{B},{L},{dim},{heads},{kv}",
-                "dtype": str(kind).removeprefix("torch."),
-                "layer": name,
-                "token_ms": ms / steps,
+        described = {"shape": f"{B},{L},{dim},{heads},{kv}", "dtype": dtype_name(kind)}
+        rows.add([
+            {
+                **described, "layer": name, "token_ms": ms / steps,
                 "ratio_to_softmax": ms / times["softmax"],
                 "cache_gb_per_s": cache / (ms / steps) / 1e6,
             }
-            rows.append(row | origin)
-            print(
-                f"{row['shape']:<22}{name:<12}{row['token_ms']:>9.4f} ms a token"
-                f"{row['ratio_to_softmax']:>8.3f} x{row['cache_gb_per_s']:>9.0f} GB/s of cache"
-            )
-        if output is not None:
-            write_rows(output, rows)
+            for name, ms in times.items()
+        ])  # fmt: skip
     return 0
 
 
-def _tokens(module: SoftmaxAttention, B: int, L: int, steps: int) -> Callable[[], object]:
+def _tokens(module: SoftmaxAttention, B: int, L: int, steps: int) -> Work:
     weight = module.out.weight
     with torch.no_grad():
         prompt = torch.randn(B, L, module.dim, device=weight.device, dtype=weight.dtype)
@@ -177,3 +142,49 @@ def _tokens(module: SoftmaxAttention, B: int, L: int, steps: int) -> Callable[[]
                 _, state = module.step(x, state)
 
     return work
+
+
+def length(
+    lengths: str | None = None,
+    heads: int = 8,
+    head_dim: int = 64,
+    window: int = 5,
+    bound: float = 1e-5,
+    causal: bool = True,
+    device: str = "auto",
+    dtype: str = "auto",
+    output: Path | None = None,
+) -> int:
+    """Time forward and backward of one LaS layer, one sequence at a time, and its peak memory.
+
+    Args:
+        lengths: numbers of tokens with spaces between; default: up to a million on cuda.
+        heads: number of heads.
+        head_dim: width of a head.
+        window: width P of the smoothing.
+        bound: bound B of the decay rates.
+        causal: whether attention is causal.
+        device: cpu, cuda or auto.
+        dtype: float32, bfloat16, float16 or auto (bfloat16 on cuda, float32 on cpu).
+        output: also write the rows to this CSV file, with hardware, versions and commit.
+    """
+    target = find_device(device)
+    kind = find_dtype(dtype, target)
+    counts = read_shapes(lengths or LENGTHS[target.type], "tokens")
+    rows = Rows(target, output)
+    dim = heads * head_dim
+    module = LaSAttention(dim, heads, window=window, bound=bound, causal=causal).to(target, kind)
+    for number, (tokens,) in enumerate(counts):
+        work = _both(module, 1, tokens, dim, compiled=False)
+        if number == 0:
+            work()  # compiles kernels
+        peak = peak_mebibytes(work, target)
+        rows.add([
+            {
+                "shape": f"1,{heads},{tokens},{head_dim}", "dtype": dtype_name(kind),
+                "causal": causal, "bound": bound, "window": window,
+                "forward_backward_ms": milliseconds(work, target), "peak_mib": peak,
+                "peak_kib_per_token": 1024 * peak / tokens,
+            }
+        ])  # fmt: skip
+    return 0

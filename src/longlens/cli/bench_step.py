@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-import math
 import re
 import shlex
 import tempfile
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 
 from longlens import tasks
-from longlens.cli.bench import write_rows
+from longlens.cli.bench_rows import Row, Rows
 from longlens.cli.run import read_changes
 from longlens.experiments.catalog import find
 from longlens.experiments.plan import Planned, plan, quick_data
@@ -36,7 +35,6 @@ from longlens.training.options import TrainOptions
 from longlens.training.process import forget_programs, set_process
 from longlens.training.provenance import provenance
 
-Row = dict[str, Any]
 PASSES = 5  # over the batches, timed one by one
 WARM_UP = 5  # passes before: programs are compiled and captured
 
@@ -75,19 +73,16 @@ def step(
     """
     if batches < 1:
         raise ValueError(f"batches must be 1 or more, got {batches}")
-    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         planned = plan(
             find(experiment), folder, only=shlex.split(only), quick=quick,
             changes=read_changes(shlex.split(options)),
         )  # fmt: skip
+        rows = Rows(device_of(TrainOptions(**planned[0].cell)), output)
         for run in planned:
             if quick:
                 prepare_stand_in(run.cell["task"], quick_data(folder), **run.cell["task_options"])
-            rows.append(measure(run, batches))
-            print(_lines(rows[-1]), flush=True)
-            if output is not None:
-                write_rows(output, rows)
+            rows.add([measure(run, batches)])
             gc.collect()  # the last model, before the next one's memory is measured
             forget_programs()
     return 0
@@ -106,41 +101,38 @@ def measure(run: Planned, batches: int) -> Row:
     job = make_job(options, task, model, ranks)
     engine = Engine(job, options, ranks)
     engine.optimizer.set_factor(1.0)
-    chance = torch.Generator(device).manual_seed(0)
-    some = list(islice(job.train.epoch(0), batches))
+    rng = torch.Generator(device).manual_seed(0)
+    examples = list(islice(job.train.epoch(0), batches))
 
     def one_pass() -> float:
         began = time.perf_counter()
-        for batch in some:
-            engine.update(job.prepare(batch, chance, training=True))
+        for batch in examples:
+            engine.update(job.prepare(batch, rng, training=True))
         _wait(device)
         return time.perf_counter() - began
 
-    engine.update(job.prepare(some[0], chance, training=True))
+    engine.update(job.prepare(examples[0], rng, training=True))
     _wait(device)
     first = time.perf_counter() - start
     for _ in range(WARM_UP):
         one_pass()
     seconds = median(one_pass() for _ in range(PASSES))
     memory = peak_memory_mib(device)
-    origin = provenance(device)
-    padded = sum(batch.padded_tokens for batch in some)
-    peak = peak_flops(origin["hardware"], engine.low_precision)
+    padded = sum(batch.padded_tokens for batch in examples)
+    peak = peak_flops(provenance(device)["hardware"], engine.low_precision)
     arithmetic = flops_per_token(model, job) * padded / seconds
-    by_kind = _kernels(one_pass, len(some)) if device.type == "cuda" else {}
+    by_kind = _kernels(one_pass, len(examples)) if device.type == "cuda" else {}
     return {
         "shape": f"{run.row}, {run.column}",
         "dtype": "bfloat16" if engine.low_precision else "float32",
-        "step_ms": 1e3 * seconds / len(some),
+        "step_ms": 1e3 * seconds / len(examples),
         "padded_tokens_per_s": padded / seconds,
-        "tokens_per_s": sum(batch.tokens for batch in some) / seconds,
+        "tokens_per_s": sum(batch.tokens for batch in examples) / seconds,
         "share_of_peak": arithmetic / peak if peak else float("nan"),
         "first_step_s": first,
         "peak_mib": memory,
         **{f"{kind}_ms": by_kind.get(kind, float("nan")) for kind in (*KINDS, "other")},
         "options": " ".join(f"{k}={v}" for k, v in _told(run).items()),
-        **origin,
-        "date": datetime.now(UTC).date().isoformat(),
     }
 
 
@@ -153,14 +145,14 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _kernels(one_pass: Any, steps: int) -> dict[str, float]:
+def _kernels(one_pass: Callable[[], float], steps: int) -> dict[str, float]:
     """Milliseconds of a step that the device spends in each kind of kernel."""
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         one_pass()
     times = dict.fromkeys((*KINDS, "other"), 0.0)
-    for event in found.key_averages():
+    for event in profiled.key_averages():
         times[kind_of(event.key)] += event.self_device_time_total / 1e3 / steps
     return times
 
@@ -174,18 +166,3 @@ def kind_of(kernel: str) -> str:
     ('pointwise', 'other')
     """
     return next((kind for kind, names in KINDS.items() if re.search(names, kernel)), "other")
-
-
-def _lines(row: Row) -> str:
-    spent = ", ".join(
-        f"{kind} {row[f'{kind}_ms']:.2f}" for kind in (*KINDS, "other")
-        if not math.isnan(row[f"{kind}_ms"])
-    )  # fmt: skip
-    share = row["share_of_peak"]
-    return (
-        f"{row['shape']}: {row['step_ms']:.2f} ms a step, {row['padded_tokens_per_s']:,.0f} padded "
-        f"tokens/s ({row['tokens_per_s']:,.0f} real), "
-        + ("" if math.isnan(share) else f"{share:.1%} of peak, ")
-        + f"first step after {row['first_step_s']:.1f} s, {row['peak_mib']:,.0f} MiB"
-        + (f"\n  ms on the device: {spent}" if spent else "")
-    )

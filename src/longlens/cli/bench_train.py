@@ -56,13 +56,13 @@ def train(
             "longlens train": _trainer(options, task, Path(folder)),
         }
         timed: dict[str, Work] = {name: partial(loop, steps) for name, loop in loops.items()}
-        found = side_by_side(timed, torch.device(device), seconds)
+        times = side_by_side(timed, torch.device(device), seconds)
     origin = provenance(device)
     print(f"{origin['hardware']}, torch {origin['torch']}, commit {origin['commit']}")
-    for name, milliseconds in found.items():
+    for name, milliseconds in times.items():
         rate = steps * batch_size * length / milliseconds * 1e3
         print(f"{name:<16}{milliseconds / steps:>9.2f} ms a step{rate:>14,.0f} tokens/s")
-    ratio = found["minimal loop"] / found["longlens train"]
+    ratio = times["minimal loop"] / times["longlens train"]
     print(f"{'ratio':<16}{ratio:>9.3f} of the minimal loop's speed")
     return 0
 

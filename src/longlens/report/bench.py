@@ -44,6 +44,7 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
     "token_ms": ("a token", _ms),
     "step_ms": ("a step", _ms),
     "padded_tokens_per_s": ("padded tokens/s", lambda value: f"{value:,.0f}"),
+    "tokens_per_s": ("tokens/s", lambda value: f"{value:,.0f}"),
     "share_of_peak": ("of peak", lambda value: f"{value:.0%}"),
     "first_step_s": ("first step", lambda value: f"{value:.0f} s"),
     "attention_ms": ("attention", _ms),
