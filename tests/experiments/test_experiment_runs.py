@@ -9,7 +9,7 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.experiments.catalog import NAMES, find
-from longlens.experiments.plan import choose, plan, shrink
+from longlens.experiments.standins import quick_data, shrink
 from longlens.report.results import read_results
 from longlens.runs.results import find_runs, read_table, write_labels
 from longlens.training.options import TrainOptions
@@ -187,46 +187,51 @@ def test_an_error_of_torch_is_kept_in_the_record(tmp_path, monkeypatch):
 
 def test_patterns_choose_rows_and_columns():
     table2 = find("table2")
-    chosen = choose(table2, ["las*", "softmax", "Image", "pathfinder-own"])
+    chosen = table2.choose(["las*", "softmax", "Image", "pathfinder-own"])
     assert [(run.row, run.column) for run in chosen] == [
         (row, column)
         for row in ("LaS", "LaS-chunk", "Softmax")
         for column in ("Image", "Pathfinder (own)")
     ]
-    assert len(choose(table2)) == len(table2.runs)
+    assert len(table2.choose()) == len(table2.runs)
     with pytest.raises(
         ValueError, match=r"'imag' matches no row and no column of table2; rows: Tr"
     ):
-        choose(table2, ["imag"])
-    relative = choose(find("cost"), ["LaS", "Mem."])  # to a row that is run as well
+        table2.choose("imag")
+    relative = find("cost").choose(["LaS", "Mem."])  # to a row that is run as well
     assert [(run.row, run.column) for run in relative] == [("XFM", "Speed"), ("LaS", "Speed")]
     with pytest.raises(ValueError, match="published numbers alone"):
-        choose(find("lasplus"), ["Megalodon"])
+        find("lasplus").choose("Megalodon")
 
 
 def test_what_is_planned():
     readings = find("readings")
-    planned = plan(
-        readings, "runs", only=["LaS", "Image"], seeds=2, budget="8m",
+    cells = readings.cells(
+        only=["LaS", "Image"], seeds=2, budget="8m",
         changes={"graphs": "step", "mixer_options.edge": "renormalize"},
     )  # fmt: skip
-    assert [run.name for run in planned] == ["las--image--0", "las--image--1"]
-    cell = planned[1].cell
+    assert [cell["name"] for cell in cells] == ["las--image--0", "las--image--1"]
+    cell = cells[1]
+    assert readings.place(cell["name"]) == {"row": "LaS", "column": "Image", "seed": 1}
     assert (cell["seed"], cell["runs"], cell["name"]) == (1, "runs/readings", "las--image--1")
     assert cell["budget"] == "8m" and "epochs" not in cell and cell["graphs"] == "step"
     assert cell["mixer_options"] == {"window": 3, "bound": 0.001, "edge": "renormalize"}
     TrainOptions(**cell)
-    (one,) = plan(readings, "runs", only=["LaS", "Image"], changes={"steps": 5})
-    assert one.cell["steps"] == 5 and "epochs" not in one.cell
+    (one,) = readings.cells(only=["LaS", "Image"], changes={"steps": 5})
+    assert one["steps"] == 5 and "epochs" not in one
     assert "epochs" in next(run for run in readings.runs).options  # the declaration is untouched
 
 
 def test_a_quick_run_keeps_mixer_and_protocol(tmp_path):
-    (run,) = choose(find("lasplus"), ["LaS+", "Pathfinder (own)"])
+    (run,) = find("lasplus").choose(["LaS+", "Pathfinder (own)"])
     small = shrink(run.options, tmp_path)
     for name in ("mixer", "mixer_options", "protocol", "mix_easier", "positions", "bidirectional"):
         assert small[name] == run.options[name]
-    assert small["device"] == "cpu" and small["root"] == str(tmp_path) and small["steps"] == 2
+    assert (
+        small["device"] == "cpu"
+        and small["root"] == str(quick_data(tmp_path))
+        and small["steps"] == 2
+    )
     with pytest.raises(ValueError, match="no small data for 'mine'"):
         shrink({"task": "mine"}, tmp_path)
 
@@ -316,10 +321,10 @@ def test_models_cover_the_padded_length(tmp_path):
 
 def test_commands_for_rows_of_one_experiment_may_begin_at_once(tmp_path):
     experiment, folder = find("table2"), tmp_path / "table2"
-    rows = [plan(experiment, tmp_path, only=[row]) for row in ("LaS", "L", "S", "Softmax")]
-    places = [{run.name: run.place for run in planned} for planned in rows]
+    rows = [experiment.cells(only=row) for row in ("LaS", "L", "S", "Softmax")]
+    places = [{c["name"]: experiment.place(c["name"]) for c in cells} for cells in rows]
     header = experiment.described()
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda some: write_labels(folder, header, some), places * 5))
     labels = json.loads((folder / "experiment.json").read_text())["runs"]
-    assert set(labels) == {run.name for planned in rows for run in planned}
+    assert set(labels) == {cell["name"] for cells in rows for cell in cells}

@@ -2,11 +2,10 @@
 
 import pytest
 
-from longlens.experiments.built import build_on_meta
-from longlens.experiments.catalog.base import read_rows
 from longlens.experiments.catalog.recipes import LOCALITY_HEADS, locality, mega, s4
 from longlens.experiments.catalog.tasks import LRA
 from longlens.layers.base import optim_hints
+from longlens.runs.build import build_on_meta
 from longlens.training.options import TrainOptions
 
 # What a column of a table is called in the options of a run.
@@ -19,17 +18,29 @@ NAMES = {
 WORDS = {"yes": True, "no": False}
 
 
+def read_tables(doc):
+    """The tables of a docstring: row -> column -> text ("": an empty cell)."""
+    tables, lines = [], None
+    for line in [*doc.splitlines(), ""]:
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.strip().startswith("|"):
+            if lines:
+                (_, *columns), _, *body = lines
+                tables.append({row: dict(zip(columns, texts, strict=True)) for row, *texts in body})
+            lines = None
+        else:
+            lines = [*(lines or []), cells]
+    return tables
+
+
 def published(recipe):
-    """All tables of a recipe's docstring as one: task -> column -> text ("": an empty cell)."""
-    found = {}
-    pieces = recipe.__doc__.split("| task |")[1:]
-    assert pieces and "github.com/" in recipe.__doc__  # it says where the values stand
-    for piece in pieces:
-        table = "| task |" + piece
-        head = table.splitlines()[0].strip("| ").split(" | ")[1:]
-        for task, cells in read_rows(table).items():
-            found.setdefault(task, {}).update({name: cells.get(name, "") for name in head})
-    return found
+    """All tables of a recipe's docstring as one."""
+    tables = read_tables(recipe.__doc__)
+    assert tables and "github.com/" in recipe.__doc__  # it says where the values stand
+    return {
+        task: {name: text for table in tables for name, text in table[task].items()}
+        for task in tables[0]
+    }
 
 
 def value(text):
@@ -46,7 +57,8 @@ def check(recipe, cell_of, measured):
     compared = 0
     for task, line in published(recipe).items():
         cell = cell_of(task)
-        options, model = TrainOptions(**cell), build_on_meta(cell)
+        options = TrainOptions(**cell)
+        model = build_on_meta(options)
         own = measured(options, model)
         for column, text in line.items():
             found = own[column] if column in own else getattr(options, NAMES[column])
@@ -115,7 +127,7 @@ def test_every_column_has_a_recipe():
     for column in LRA:
         assert s4(column)["mixer"] == "s4" and mega(column)["mixer"] == "mega"
         for cell in (s4(column), s4(column, "sgconv", bidirectional=True), mega(column)):
-            build_on_meta(cell)
+            build_on_meta(TrainOptions(**cell))
 
 
 def test_a_value_that_differs_is_named():

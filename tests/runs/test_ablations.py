@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from longlens import LaSAttention
-from longlens.experiments.built import build_on_meta
 from longlens.models.build import load_model
 from longlens.runs import train_run
 from longlens.runs.ablate import by_decay, heads_off
+from longlens.runs.build import build_on_meta
 from longlens.runs.run import run_folder
 from longlens.tasks import load
 from longlens.tasks.batches import Batches
+from longlens.training.options import TrainOptions
 
 
 def test_a_head_that_is_off_adds_nothing():
@@ -72,7 +73,7 @@ def test_what_has_no_heads_is_refused_before_training(run_options):
     with pytest.raises(ValueError, match=r"ablate=heads needs softmax or LaS attention.*'s4d'"):
         train_run(options)
     with pytest.raises(ValueError, match="ablate=heads needs"):
-        build_on_meta({"task": "image", "mixer": "s4", "ablate": "heads"})
+        build_on_meta(TrainOptions(task="image", mixer="s4", ablate="heads"))
     with pytest.raises(ValueError, match="ablate must be one of none, heads, got 'layers'"):
         run_options(ablate="layers")
 
@@ -88,4 +89,4 @@ def test_training_on_validation_as_well_fits_it_and_says_so(run_options):
     assert both.data["identity"] == alone.data["identity"]  # the data are the same
     assert both.metrics["validation"]["loss"] < alone.metrics["validation"]["loss"] - 0.3
     with pytest.raises(ValueError, match="splits of retrieval cannot be joined"):
-        build_on_meta({"task": "retrieval", "train_on": "train+validation"})
+        build_on_meta(TrainOptions(task="retrieval", train_on="train+validation"))

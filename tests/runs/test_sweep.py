@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from longlens.files import locked
-from longlens.runs import sweep
+from longlens.runs import sweep, train_run
 from longlens.runs.engines import Here, Processes, find_engine
 from longlens.runs.record import Record, RecordWriter, read_record
 from longlens.runs.run import LOCK, run_folder
@@ -104,13 +104,13 @@ def test_options_and_mappings_are_the_same_cells(tmp_path):
 
 def test_a_cell_that_fails_leaves_the_others_alone_and_is_tried_again(tmp_path):
     cells = cells_in(tmp_path, 2)
-    cells[0] |= {"task": "wiki-of-mine", "task_options": {}}  # not prepared
+    cells[0] |= {"batch_size": 64}  # more than there are examples
     failed, done = sweep(cells)
     assert (failed.status, done.status) == ("failed", "finished")
-    assert "wiki-of-mine" in failed.error
+    assert "batch_size must be at most the 32 examples" in failed.error
     folder = run_folder(TrainOptions.from_values(cells[0]))
     assert read_record(folder).error == failed.error
-    assert sweep(cells)[0].status == "failed"  # still not there, and no traceback
+    assert sweep(cells)[0].status == "failed"  # still too many, and no traceback
 
 
 def test_wrong_cells_are_found_before_anything_runs(tmp_path):
@@ -123,6 +123,10 @@ def test_wrong_cells_are_found_before_anything_runs(tmp_path):
         sweep([cells[0], {**cells[1], "widht": 3}])
     with pytest.raises(ValueError, match="unknown mixer 'lass'; did you mean 'las'"):
         sweep([cells[0], {**cells[1], "mixer": "lass"}])
+    with pytest.raises(ValueError, match="unknown option of 'las' 'windwo'; did you mean 'window'"):
+        sweep([cells[0], {**cells[1], "mixer_options": {"windwo": 3}}])
+    with pytest.raises(ValueError, match="wiki-of-mine"):
+        sweep([cells[0], {**cells[1], "task": "wiki-of-mine", "task_options": {}}])
     with pytest.raises(ValueError, match="cells 0 and 1 would both be"):
         sweep([cells[0], cells[0]])
     with pytest.raises(ValueError, match="got 'moon'"):
@@ -132,6 +136,18 @@ def test_wrong_cells_are_found_before_anything_runs(tmp_path):
     with pytest.raises(ValueError, match="workers must be 1 or more, got 0"):
         find_engine("here", 0)
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("wrong", [{"mixer": "lass"}, {"mixer_options": {"windwo": 3}}])
+def test_a_run_that_cannot_be_built_makes_neither_data_nor_a_folder(tmp_path, wrong):
+    with pytest.raises(ValueError, match="did you mean"):
+        train_run(TrainOptions(**{**cells_in(tmp_path)[0], **wrong}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_blocks_of_a_cell_may_have_options_of_their_own(tmp_path):
+    (cell,) = cells_in(tmp_path, 1, depth=2, mixer_options={"window": [1, 3]})
+    assert sweep([cell])[0].status == "finished"
 
 
 def test_a_cell_that_somebody_else_works_on_is_waited_for(tmp_path):

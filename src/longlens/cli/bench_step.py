@@ -11,7 +11,6 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
 
@@ -19,15 +18,16 @@ from longlens import tasks
 from longlens.cli.bench_rows import Row, Rows
 from longlens.cli.run import read_changes
 from longlens.experiments.catalog import find
-from longlens.experiments.plan import Planned, plan, quick_data
-from longlens.experiments.standins import prepare_stand_in
+from longlens.experiments.standins import prepare_stand_in, quick_data
 from longlens.runs.build import make_job, make_model
+from longlens.runs.cell import Cell
 from longlens.runs.measure import (
     flops_per_token,
     forget_peak_memory,
     peak_flops,
     peak_memory_mib,
 )
+from longlens.runs.results import Place
 from longlens.runs.run import device_of
 from longlens.training.distributed import Ranks
 from longlens.training.engine import Engine
@@ -36,6 +36,7 @@ from longlens.training.process import forget_programs, set_process
 from longlens.training.provenance import provenance
 
 PASSES = 5  # over the batches, timed one by one
+UNTOLD = ("runs", "name", "root", "seed")  # options that say nothing of what is timed
 WARM_UP = 5  # passes before: programs are compiled and captured
 
 # Kinds of kernels by their names; the first that fits. Names of compiled kernels list all that was
@@ -74,23 +75,22 @@ def step(
     if batches < 1:
         raise ValueError(f"batches must be 1 or more, got {batches}")
     with tempfile.TemporaryDirectory() as folder:
-        planned = plan(
-            find(experiment), folder, only=shlex.split(only), quick=quick,
-            changes=read_changes(shlex.split(options)),
-        )  # fmt: skip
-        rows = Rows(device_of(TrainOptions(**planned[0].cell)), output)
-        for run in planned:
+        declared = find(experiment)
+        changes = read_changes(shlex.split(options))
+        cells = declared.cells(shlex.split(only), changes=changes, quick=quick, runs=folder)
+        rows = Rows(device_of(TrainOptions(**cells[0])), output)
+        for cell in cells:
             if quick:
-                prepare_stand_in(run.cell["task"], quick_data(folder), **run.cell["task_options"])
-            rows.add([measure(run, batches)])
+                prepare_stand_in(cell["task"], quick_data(folder), **cell["task_options"])
+            rows.add([measure(cell, declared.place(cell["name"]), batches)])
             gc.collect()  # the last model, before the next one's memory is measured
             forget_programs()
     return 0
 
 
-def measure(run: Planned, batches: int) -> Row:
+def measure(cell: Cell, place: Place, batches: int) -> Row:
     """One run's row of the table."""
-    options = TrainOptions(**{**run.cell, "progress": False})
+    options = TrainOptions(**{**cell, "progress": False})
     device = device_of(options)
     set_process(options, device)
     ranks = Ranks(device)
@@ -123,7 +123,7 @@ def measure(run: Planned, batches: int) -> Row:
     arithmetic = flops_per_token(model, job) * padded / seconds
     by_kind = _kernels(one_pass, len(examples)) if device.type == "cuda" else {}
     return {
-        "shape": f"{run.row}, {run.column}",
+        "shape": f"{place['row']}, {place['column']}",
         "dtype": "bfloat16" if engine.low_precision else "float32",
         "step_ms": 1e3 * seconds / len(examples),
         "padded_tokens_per_s": padded / seconds,
@@ -132,12 +132,8 @@ def measure(run: Planned, batches: int) -> Row:
         "first_step_s": first,
         "peak_mib": memory,
         **{f"{kind}_ms": by_kind.get(kind, float("nan")) for kind in (*KINDS, "other")},
-        "options": " ".join(f"{k}={v}" for k, v in _told(run).items()),
+        "options": " ".join(f"{k}={v}" for k, v in cell.items() if k not in UNTOLD),
     }
-
-
-def _told(run: Planned) -> dict[str, Any]:
-    return {k: v for k, v in run.cell.items() if k not in ("runs", "name", "root", "seed")}
 
 
 def _wait(device: torch.device) -> None:

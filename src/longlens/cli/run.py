@@ -13,7 +13,7 @@ from longlens.cli.terminal import complain
 from longlens.cli.words import key_values
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
-from longlens.experiments.plan import folder_of, plan, quick_data
+from longlens.experiments.standins import prepare_stand_in, quick_data
 from longlens.runs.cell import Cell, read_table
 from longlens.runs.record import Record
 from longlens.runs.results import write_labels
@@ -106,11 +106,11 @@ def read_cells(table: str, runs: str) -> list[Cell]:
 
 def read_changes(words: Iterable[str]) -> dict[str, Any]:
     """The options of ``--set`` for every run of an experiment."""
-    found = key_values(words, "--set")
-    for name in found:
+    changes = key_values(words, "--set")
+    for name in changes:
         if name in ("seed", "runs", "name", "task"):
             raise ValueError(f"--set cannot change {name!r}, which the experiment itself decides")
-    return found
+    return changes
 
 
 def is_experiment(what: str) -> bool:
@@ -125,41 +125,38 @@ def is_experiment(what: str) -> bool:
 
 def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
     """The checked cells of an experiment; its labels are written beside where the records go."""
-    planned = plan(
-        experiment, args.runs, only=args.only, seeds=args.seeds, budget=args.budget,
-        changes=read_changes(args.changes), quick=args.quick,
+    cells = experiment.cells(
+        args.only, args.seeds, budget=args.budget, changes=read_changes(args.changes),
+        quick=args.quick, runs=args.runs,
     )  # fmt: skip
     if args.list:
-        for run in planned:
-            shown = {k: v for k, v in run.cell.items() if k not in ("runs", "name", "seed")}
-            print(f"{run.name}  {json.dumps(shown)}")
+        for cell in cells:
+            shown = {k: v for k, v in cell.items() if k not in ("runs", "name", "seed")}
+            print(f"{cell['name']}  {json.dumps(shown)}")
         return []
-    from longlens.experiments.built import build_on_meta
     from longlens.runs.sweeps import as_cell
 
-    cells = []
-    for run in planned:
+    places = {cell["name"]: experiment.place(cell["name"]) for cell in cells}
+    for number, cell in enumerate(cells):
         try:
-            cells.append(as_cell(run.cell))
-            build_on_meta(run.cell)
+            cells[number] = as_cell(cell)
         except ValueError as error:
-            raise ValueError(f"{experiment.name}: {run.row}, {run.column}: {error}") from None
-    folder = folder_of(experiment, args.runs, args.quick)
+            place = places[cell["name"]]
+            where = f"{experiment.name}: {place['row']}, {place['column']}"
+            raise ValueError(f"{where}: {error}") from None
     command = f"longlens run {Path(args.what).name}" if args.what.endswith(".py") else ""
-    header = experiment.described(args.quick, command)
-    write_labels(folder, header, {run.name: run.place for run in planned})
+    folder = experiment.folder(args.runs, args.quick)
+    write_labels(folder, experiment.described(args.quick, command), places)
     if args.quick:
-        from longlens.experiments.standins import prepare_stand_in
-
         root = quick_data(args.runs)
-        made = {
+        new = {
             cell["task"]: None
             for cell in cells
             if prepare_stand_in(cell["task"], root, **cell["task_options"])
         }
         print(
             f"--quick: {len(cells)} runs of two steps on synthetic stand-in data in {root}"
-            + (f" (made now: {', '.join(made)})" if made else "")
+            + (f" (made now: {', '.join(new)})" if new else "")
             + f"; the records in {folder} are no results"
         )
     return cells

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from longlens.runs.cell import Cell, with_options
 from longlens.tasks.build import Draft, find_folder, make_options, prepare_task
 from longlens.tasks.errors import DataError
 from longlens.tasks.registry import find_task
@@ -55,6 +56,35 @@ def small_options(task: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if task not in SMALL:
         raise DataError(f"--quick has no small data for {task!r}; it has {', '.join(SMALL)}")
     return SMALL[task] | {name: options[name] for name in KEPT if name in options}
+
+
+def quick_data(runs: str | Path) -> Path:
+    """The data cache of quick runs: never the user's own."""
+    return Path(runs) / "quick-data"
+
+
+def shrink(cell: Cell, runs: str | Path) -> Cell:
+    """The cell as a quick run: its mixer and protocol, with everything else as small as can be.
+
+    >>> small = shrink({"task": "image", "mixer": "s4", "dim": 512, "epochs": 200.0}, "runs")
+    >>> small["dim"], small["steps"], small["task_options"]["subset"], "epochs" in small
+    (16, 2, True, False)
+    """
+    options = small_options(cell["task"], cell.get("task_options", {}))
+    dropped = ("steps", "epochs", "budget", "length")
+    small = {name: value for name, value in cell.items() if name not in dropped}
+    heads = cell.get("mixer_options", {}).get("num_heads", 1)
+    width = 16 if 16 % heads == 0 else 8 * heads
+    small |= dict(task_options=options, root=str(quick_data(runs)), device="cpu")
+    small |= dict(dim=width, depth=1, steps=2, batch_size=4, evaluate_batch=8, log_every=1)
+    small["warmup"] = 0.0
+    augments = "augment" in str(cell.get("protocol")).split("+")  # which needs whole pictures
+    if not augments and "length" not in options:
+        small["length"] = 64
+    for name, value in (("limit", 8), ("pretrain_steps", 2)):
+        if small.get(name) is not None:
+            small[name] = value
+    return with_options(small, {})
 
 
 def prepare_stand_in(task: str, root: Path, **changes: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,14 @@ from torch import nn
 
 from longlens.config import ModelConfig, ModelOptions
 from longlens.layers.base import optim_hints
-from longlens.models.build import Model, build_mixer, build_model
-from longlens.tasks import Spec, Task
+from longlens.models.build import Model, build_model
+from longlens.runs.ablate import check_ablation
+from longlens.tasks import Spec, Task, load
 from longlens.tasks.batches import Batches
 from longlens.tasks.data import Split
-from longlens.tasks.mix import join_splits
+from longlens.tasks.expected import expected_spec
+from longlens.tasks.imported import imported_folder
+from longlens.tasks.mix import easier_options, join_splits
 from longlens.training import augment
 from longlens.training.distributed import Ranks
 from longlens.training.examples import Hide, Prepare, mask_tokens
@@ -87,17 +90,44 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
     return ModelConfig(**values)
 
 
-def check_mixer(options: TrainOptions) -> None:
-    """Raise ValueError where there is no such mixer, or it cannot be built with its options.
+def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
+    """Check that options can be run: their model, built without memory and without data.
 
-    Needs neither data nor memory, so that a run says so before it begins.
+    Args:
+        options: what to build.
+        spec: of the task; None: as its options say. (Of an imported task, the data say it.)
+
+    Raises:
+        ValueError: they cannot be run; the message names what is wrong.
+
+    >>> model = build_on_meta(TrainOptions(task="wikitext103", mixer="las", dim=768))
+    >>> next(model.parameters()).shape, next(model.parameters()).is_meta
+    (torch.Size([267735, 768]), True)
     """
-    config = ModelConfig(
-        mixer=options.mixer, mixer_options=dict(options.mixer_options), dim=options.dim,
-        depth=options.depth, bidirectional=options.bidirectional, positions=options.positions,
-    )  # fmt: skip
+    spec = spec or _spec(options)
+    if "augment" in options.protocols and options.task not in augment.AUGMENTED:
+        raise ValueError(
+            f"protocol {options.protocol!r}: nothing is known to augment {options.task}"
+        )
+    if options.mix_easier:
+        easier_options(options.task, **options.task_options)
+    if options.train_on != "train" and (spec.pair or spec.kind == "next_token"):
+        raise ValueError(f"train_on={options.train_on}: splits of {options.task} cannot be joined")
+    if options.length is not None and spec.kind == "regression":
+        raise ValueError(f"length would cut the targets of {options.task} off; use task_options")
+    config = model_config(options, spec)
+    if not any(isinstance(value, list) for value in options.mixer_options.values()):
+        config = replace(config, depth=1)  # blocks are alike: one stands for all
     with torch.device("meta"):
-        build_mixer(config)
+        model = build_model(config)
+    check_ablation(options, model)
+    return model
+
+
+def _spec(options: TrainOptions) -> Spec:
+    if imported_folder(options.root, options.task) is not None:
+        return load(options.task, options.root, verify="size", **options.task_options).spec
+    return expected_spec(options.task, **options.task_options)
 
 
 def make_model(

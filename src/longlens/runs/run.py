@@ -23,7 +23,7 @@ from longlens.files import (
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.runs.ablate import check_ablation, without_heads
-from longlens.runs.build import check_mixer, describe_data, make_job, make_model
+from longlens.runs.build import build_on_meta, describe_data, make_job, make_model
 from longlens.runs.finished import finished_record
 from longlens.runs.measure import (
     flops_per_token,
@@ -75,7 +75,7 @@ def train_run(options: TrainOptions, task: Task | None = None) -> Record:
     >>> record.status, sorted(record.metrics)
     ('finished', ['test', 'validation'])
     """
-    check_mixer(options)
+    check_model(options, task)
     folder = run_folder(options)
     with join_ranks(device_of(options)) as ranks, ExitStack() as stack:
         if ranks.main:
@@ -102,6 +102,12 @@ def train_run(options: TrainOptions, task: Task | None = None) -> Record:
 def run_folder(options: TrainOptions) -> Path:
     """The folder of a run's record."""
     return Path(options.runs) / (options.name or options.default_name())
+
+
+def check_model(options: TrainOptions, task: Task | None = None) -> None:
+    """Raise ValueError where a run cannot be built; one that was begun before needs no look."""
+    if not (run_folder(options) / RECORD).exists():
+        build_on_meta(options, None if task is None else task.spec)
 
 
 def _train(

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from longlens.files import BusyError, locked, make_folder
-from longlens.runs.build import check_mixer
 from longlens.runs.finished import finished_record
 from longlens.runs.record import BUSY, Record, RecordWriter
-from longlens.runs.run import LOCK, run_folder, train_run
+from longlens.runs.run import LOCK, check_model, run_folder, train_run
 from longlens.training.faults import Stopped
 from longlens.training.log import CHECKPOINTS
 from longlens.training.options import TrainOptions, difference, recorded_identity
@@ -188,7 +187,7 @@ def _is_busy(cell: Cell) -> bool:
 def as_cell(cell: Cell | TrainOptions) -> Cell:
     """Check a cell; return its options as plain JSON values, ready to be sent anywhere."""
     checked = cell if isinstance(cell, TrainOptions) else TrainOptions.from_values(cell)
-    check_mixer(checked)  # or it would fail after the cells before it have run
+    check_model(checked)  # or it would fail after the cells before it have run
     options = checked.to_json()
     if isinstance(cell, TrainOptions):
         return options

@@ -2,8 +2,6 @@
 
     longlens run cost [--only 'LaS*' --only 'MEGA*'] [--quick]
 
-Cost: 15 runs a seed of 300 steps, and an evaluation after each.
-
 Every mixer stands in the same model, 4 × 256 with a feed-forward part of 1,024, in batches of 32
 reviews that are all padded to 4,096 positions. Speed is positions a second over the steps that
 nothing interrupted, memory the most that the device held; both are divided by XFM's of the same
@@ -14,7 +12,7 @@ factors are Table 2's.
 from __future__ import annotations
 
 from longlens.experiments.catalog.base import Experiment, Run, merged
-from longlens.experiments.catalog.table2 import EXPERIMENT as TABLE2
+from longlens.experiments.catalog.published import TABLE2, taken
 from longlens.experiments.catalog.table2 import ROWS as TABLE2_ROWS
 from longlens.experiments.catalog.tasks import TASKS
 from longlens.runs.cell import Cell
@@ -45,14 +43,8 @@ EXPERIMENT = Experiment(
     title="Training speed and memory on Text at 4,096 bytes, relative to XFM",
     source="Zimerman & Wolf, ICML 2024, Table 2",
     metric="ratio",
-    rows=ROWS,
-    columns=tuple(READS),
     runs=tuple(Run(row, "Speed", _cell(row)) for row in ROWS),
-    published={
-        row: {name: TABLE2.published[row][name] for name in READS}
-        for row in ROWS
-        if "Speed" in TABLE2.published.get(row, {})
-    },
+    published=taken(TABLE2, {row: row for row in ROWS if "Speed" in TABLE2.get(row, {})}, READS),
     cost="15 runs a seed of 300 steps",
     notes=(
         "One model for all, 4 × 256 with a feed-forward part of 1,024, 32 reviews of 4,096 "

@@ -2,8 +2,6 @@
 
     longlens run directions [--only 'LaS*' --only Image] [--seeds 3] [--budget 8m] [--quick]
 
-Cost: 35 runs a seed.
-
 The paper's models are causal, while the layers that it compares with (all but S4-v1) see both
 sides; it supposes that two directions would narrow the gap. LaS here changes in nothing but that.
 Attention on both sides without positions, smoothed around each key, is the same read backwards;
@@ -18,20 +16,19 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from longlens.experiments.catalog.base import Experiment, cross, published_numbers
+from longlens.experiments.catalog.base import Experiment, Row, cross
+from longlens.experiments.catalog.published import TABLE2, taken
 from longlens.experiments.catalog.recipes import S4_NOTES, s4
 from longlens.experiments.catalog.table9 import NOTES, attention
 from longlens.experiments.catalog.tasks import DATA_NOTES
-from longlens.runs.cell import Cell
 
 COLUMNS = (
     "ListOps", "Text", "Retrieval", "Image", "Pathfinder", "Retrieval (PeerRead)",
     "Pathfinder (own)",
 )  # fmt: skip
-ROWS: dict[str, Callable[[str], Cell | None]] = {
+ROWS: dict[str, Row] = {
     "LaS causal": partial(attention, mixer="las"),
     "LaS bidirectional": partial(attention, mixer="las", bidirectional=True),
     "LaS bidirectional, smoothed backwards": partial(
@@ -45,11 +42,8 @@ EXPERIMENT = Experiment(
     name="directions",
     title="One direction or both, for LaS alone",
     source="ours; published numbers as in Zimerman & Wolf, ICML 2024, Table 2",
-    metric="accuracy",
-    rows=tuple(ROWS),
-    columns=COLUMNS,
     runs=cross(ROWS, COLUMNS),
-    published=published_numbers(__doc__),
+    published=taken(TABLE2, {"LaS causal": "LaS", "S4 bidirectional": "S4-v2"}, COLUMNS),
     cost="35 runs a seed",
     notes=(
         *NOTES,

@@ -2,8 +2,6 @@
 
     longlens run figure6 [--only 'LaS*'] [--budget 8m] [--quick]
 
-Cost: 50 runs a seed, the smaller ones in proportion. Published: one V100, up to two days a run.
-
 The paper prints a plot without numbers, on Image, Text, ListOps and Pathfinder: accuracy rises with
 the data on all of them, more for LaS than for other transformers. The amounts are not stated.
 """
@@ -39,13 +37,10 @@ EXPERIMENT = Experiment(
     name="figure6",
     title="Accuracy against the amount of training data",
     source="Zimerman & Wolf, ICML 2024, Figure 6",
-    metric="accuracy",
-    rows=tuple(f"{model}, {task}" for task in EXAMPLES for model in MODELS),
-    columns=tuple(map(str, SHARES)),
     runs=tuple(
         _run(model, task, share) for task in EXAMPLES for model in MODELS for share in SHARES
     ),
-    cost="50 runs a seed; published: up to two V100-days a run",
+    cost="50 runs a seed, the smaller ones in proportion; published: up to two V100-days a run",
     notes=(
         *NOTES,
         *DATA_NOTES,

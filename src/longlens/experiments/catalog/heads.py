@@ -2,8 +2,6 @@
 
     longlens run heads [--only '*Image'] [--seeds 3] [--budget 8m] [--quick]
 
-Cost: 8 runs a seed, and up to 56 evaluations of the test split after each.
-
 Table 9's model is trained once; then every head is switched off in turn, in all layers at once.
 Head 1 does not decay at all, head 8 decays the fastest; the column "none" has all of them. With
 geometric rates the heads' reaches differ more. Records also hold every head of every single layer,
@@ -29,9 +27,6 @@ EXPERIMENT = Experiment(
     name="heads",
     title="Importance of heads: accuracy of LaS with one of them switched off",
     source="ours",
-    metric="accuracy",
-    rows=tuple(f"{model}, {task}" for task in TASKS for model in MODELS),
-    columns=tuple(READS),
     runs=tuple(
         Run(f"{model}, {task}", "none", attention(task, "las", ablate="heads", **changes))
         for task in TASKS

@@ -2,8 +2,6 @@
 
     longlens run lineup [--only 'LaS*' --only Image] [--seeds 3] [--quick]
 
-Cost: 40 runs a seed, half a minute to five minutes each on an H200.
-
 All stand in the same model, 6 × 128 with layer norm before each part (0.5 to 1.3 M parameters), and
 train by the same recipe, Muon at 2e-3 with batches of 64 and nothing added (no augmentation, no
 denoising). Attention without positions is causal, since it could not tell places apart otherwise;
@@ -16,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from longlens.experiments.catalog.base import Experiment, cross, merged
-from longlens.experiments.catalog.table2 import EXPERIMENT as TABLE2
+from longlens.experiments.catalog.base import Experiment, Row, cross, merged
+from longlens.experiments.catalog.published import TABLE2, taken
 from longlens.experiments.catalog.tasks import DATA_NOTES, TASKS
 from longlens.runs.cell import Cell
 
@@ -47,7 +45,7 @@ def _long_kernel(mixer: str, *options: dict[str, Any], **changes: Any) -> Callab
 
 
 ROTARY: Cell = {"positions": "rotary", "bidirectional": True}
-ROWS: dict[str, Callable[[str], Cell | None]] = {
+ROWS: dict[str, Row] = {
     "softmax": _row("softmax", HEADS),
     "softmax rotary": _row("softmax", HEADS, **ROTARY),
     "L": _row("l", HEADS, DECAY),
@@ -65,14 +63,8 @@ EXPERIMENT = Experiment(
     name="lineup",
     title="Ten mixers in one small model, a few epochs each",
     source="ours; published numbers as in Zimerman & Wolf, ICML 2024, Table 2",
-    metric="accuracy",
-    rows=tuple(ROWS),
-    columns=tuple(COLUMNS),
-    runs=cross(ROWS, tuple(COLUMNS)),
-    published={
-        row: {name: value for name, value in TABLE2.published[theirs].items() if name in COLUMNS}
-        for row, theirs in SAME.items()
-    },
+    runs=cross(ROWS, COLUMNS),
+    published=taken(TABLE2, SAME, COLUMNS),
     cost="40 runs a seed, half a minute to five minutes each on an H200",
     notes=(
         *DATA_NOTES[:1],

@@ -2,8 +2,6 @@
 
     longlens run minutes [--only 'LaS*'] [--seeds 3] [--quick]
 
-Cost: 15 runs a seed, half a minute to five each on an H200; 6 epochs of Image, or 16.
-
 A small model, 6 × 128 with 2 heads, layer norm before each part. Where it says rotary, attention is
 bidirectional; without positions it is causal, since it could not tell pixels apart otherwise.
 Augmented is mirrored and shifted.
@@ -63,11 +61,7 @@ EXPERIMENT = Experiment(
     name="minutes",
     title="Runs of a minute: what decides them",
     source="ours",
-    metric="accuracy",
-    rows=tuple(CELLS),
-    columns=("Image",),
     runs=tuple(Run(label, "Image", cell) for label, cell in CELLS.items()),
-    published={},
     cost="15 runs a seed, half a minute to five each on an H200",
     notes=("P is 3 with rotary positions, 5 without; B is 0.001, in geometric rows 0.03.",),
 )

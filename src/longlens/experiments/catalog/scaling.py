@@ -2,8 +2,6 @@
 
     longlens run scaling [--only '*ListOps'] [--budget 8m] [--quick]
 
-Cost: 24 runs a seed; a run takes the same number of steps whatever the amount of data.
-
 The locality study asks whether unrestricted convolutions (gMLP) and Transformers with augmentation
 plateau with more data, and whether state-space models scale differently. ListOps and our Pathfinder
 are generated, so there can be more: 96,000, 480,000 and 960,000 expressions, 160,000, 800,000 and
@@ -63,9 +61,6 @@ EXPERIMENT = Experiment(
     name="scaling",
     title="Five and ten times the training data, on generated tasks",
     source="ours; asked by the locality study, arXiv 2501.14850",
-    metric="accuracy",
-    rows=tuple(f"{model}, {task}" for task in EXAMPLES for model in MODELS),
-    columns=tuple(map(str, TIMES)),
     runs=tuple(
         Run(f"{model}, {task}", str(times), _cell(model, task, times))
         for task in EXAMPLES

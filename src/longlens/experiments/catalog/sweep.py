@@ -2,8 +2,6 @@
 
     longlens run sweep [--only 'Image*'] [--budget 4m] [--quick]
 
-Cost: 108 runs a seed; with --budget 4m 7.2 hours on one GPU.
-
 The paper searched P in 3, 5 and B in 0.0001, 0.001. Here P is 1 (no smoothing) to 33 and B 0.00001
 (next to no decay) to 1 (the fastest head forgets within a position or two). All else is Table 9's;
 nothing is published but the chosen points, which are in table9.
@@ -22,9 +20,6 @@ EXPERIMENT = Experiment(
     name="sweep",
     title="A wider sweep of B and P: how local and how smooth LaS should be",
     source="ours; the published grid is P in 3, 5 and B in 0.0001, 0.001",
-    metric="accuracy",
-    rows=tuple(f"{task}, P = {window}" for task in TASKS for window in WINDOWS),
-    columns=tuple(f"{bound:g}" for bound in BOUNDS),
     runs=tuple(
         Run(
             f"{task}, P = {window}",

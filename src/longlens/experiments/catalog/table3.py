@@ -2,8 +2,6 @@
 
     longlens run table3 [--only LaS] [--seeds 3] [--budget 8m] [--quick]
 
-Cost: 8 runs a seed; an epoch is 55,000 sequences of 784 pixels.
-
 | model | sMNIST | pMNIST |
 | --- | --- | --- |
 | Transformer | 98.90 | 97.90 |
@@ -14,9 +12,8 @@ Cost: 8 runs a seed; an epoch is 55,000 sequences of 784 pixels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from longlens.experiments.catalog.base import Experiment, cross, merged, published_numbers
+from longlens.experiments.catalog.base import Experiment, Row, cross, merged
+from longlens.experiments.catalog.published import TABLE3
 from longlens.experiments.catalog.recipes import s4
 from longlens.experiments.catalog.table9 import NOTES, attention
 from longlens.runs.cell import Cell
@@ -29,7 +26,7 @@ def _with_digits(image: Cell, column: str) -> Cell:
     return merged(image, {"task": column.lower()})
 
 
-ROWS: dict[str, Callable[[str], Cell]] = {
+ROWS: dict[str, Row] = {
     "Transformer": lambda column: _with_digits(
         attention("Image", "softmax", uses=(), positions="learned"), column
     ),
@@ -44,11 +41,8 @@ EXPERIMENT = Experiment(
     name="table3",
     title="Sequential and permuted MNIST",
     source="Zimerman & Wolf, ICML 2024, Table 3",
-    metric="accuracy",
-    rows=tuple(ROWS),
-    columns=COLUMNS,
     runs=cross(ROWS, COLUMNS),
-    published=published_numbers(__doc__),
+    published=TABLE3,
     cost="8 runs a seed",
     notes=(
         *NOTES,

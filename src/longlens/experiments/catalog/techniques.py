@@ -2,8 +2,6 @@
 
     longlens run techniques [--only 'Transformer*' --only Image] [--budget 8m] [--quick]
 
-Cost: 64 runs a seed; with --budget 8m 8.5 hours on one GPU.
-
 | model | Avg. |
 | --- | --- |
 | Transformer, rotary | 64.98 |
@@ -21,7 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from longlens.experiments.catalog.base import Experiment, cross, merged, published_numbers
+from longlens.experiments.catalog.base import Experiment, Row, cross, merged
+from longlens.experiments.catalog.published import LOCALITY_STUDY
 from longlens.experiments.catalog.recipes import (
     LOCALITY,
     LOCALITY_HEADS,
@@ -70,7 +69,7 @@ def _gmlp(column: str) -> Cell:
 
 _learned = partial(_transformer, positions="learned")
 _rotary = partial(_transformer, positions="rotary")
-ROWS: dict[str, Callable[[str], Cell | None]] = {
+ROWS: dict[str, Row] = {
     "Transformer": partial(_cell, model=_learned, technique="none"),
     "Transformer + techniques": partial(_cell, model=_learned, technique="own"),
     "Transformer, rotary": partial(_cell, model=_rotary, technique="none"),
@@ -87,11 +86,8 @@ EXPERIMENT = Experiment(
     name="techniques",
     title="Rotary positions, denoising and augmentation, for Transformer and gMLP",
     source="Miralles-González et al. 2025 (arXiv 2501.14850)",
-    metric="accuracy",
-    rows=tuple(ROWS),
-    columns=COLUMNS,
     runs=cross(ROWS, COLUMNS),
-    published=published_numbers(__doc__),
+    published=LOCALITY_STUDY,
     cost="64 runs a seed; 8.5 GPU-hours with --budget 8m",
     notes=(
         *DATA_NOTES,
