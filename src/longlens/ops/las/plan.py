@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class Assumed(NamedTuple):
 
     alpha_max: float | None = None  # a bound on it; None: nothing is known
     equal_in_group: bool = False  # it is constant over the query heads of each key head
+    fits: bool = True  # the ranges of all decays, where a call of the family has read them
 
 
 @dataclass(frozen=True)
@@ -48,19 +49,19 @@ class Route(NamedTuple):
 
     impl: str
     name: str
-    refusal: Callable[[Call, Assumed], str | None]  # why it does not serve a call; None: it does
+    refusal: Callable[[Any, Assumed], str | None]  # why it does not serve a call; None: it does
     why: str  # it is taken
-    run: Callable[[Call, Plan], Tensor]
-    steps: Callable[[Call, Plan], list[str]] | list[str]
+    run: Callable[[Any, Plan], Tensor]
+    steps: Callable[[Any, Plan], list[str]] | list[str]
     named: bool = True  # `impl` may ask for it by name, and not "auto" alone choose it
 
 
-def always(call: Call, assumed: Assumed) -> None:
+def always(call: Any, assumed: Assumed) -> None:
     """The refusal of a route that serves whatever comes."""
     return
 
 
-def choose(routes: tuple[Route, ...], call: Call, impl: str, assumed: Assumed) -> Route:
+def choose(routes: tuple[Route, ...], call: Any, impl: str, assumed: Assumed) -> Route:
     """The first route of a table that serves the call, among those of `impl` where it is named.
 
     By itself, "auto" takes Triton on CUDA devices only, and exports none of it.
@@ -101,7 +102,7 @@ def assume(call: Call, impl: str) -> Assumed:
     return Assumed(call.alpha_max)
 
 
-def no_operator(call: Call) -> str | None:
+def no_operator(call: Any) -> str | None:
     """Why PyTorch's fused attention does not take such tensors; None: it does."""
     device, dtype = call.query.device.type, call.query.dtype
     if device not in ("cpu", "cuda", "meta") or (device == "cuda" and dtype == torch.float64):

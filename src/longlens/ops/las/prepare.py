@@ -44,7 +44,7 @@ def folded_inputs(call: Call, plan: Plan) -> tuple[Tensor, Tensor, Tensor, float
 
     Without α nothing is folded: rotation and pooling remain.
     """
-    alpha, (alpha_max, equal) = call.alpha, plan.assumed
+    alpha, (alpha_max, equal, _) = call.alpha, plan.assumed
     if plan.prologue:
         exponent = 0
         if alpha is not None and call.query.dtype == torch.float16:  # no factor above 1 overflows

@@ -1,0 +1,98 @@
+"""One call of `decay_attention`: its arguments, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
+
+
+@dataclass
+class DecayCall:
+    """The arguments of `decay_attention`; `check` fills in its defaults."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    alpha: Tensor | None = None
+    log_gate: Tensor | None = None
+    slopes: Tensor | None = None
+    power: Tensor | None = None
+    log_forget: Tensor | None = None
+    sink: Tensor | None = None
+    taps: Tensor | None = None
+    smoothing: Any = None  # a str, once checked
+    edge: str = "zero"
+    is_causal: bool = True
+    key_mask: Tensor | None = None
+    scale: Any = None  # a float, once checked
+    enable_gqa: bool = False
+    offset: Any = None  # the position of the first query, once checked
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether a decay multiplies products of channels."""
+        return self.alpha is not None or self.log_gate is not None
+
+    @property
+    def adds(self) -> bool:
+        """Whether a decay that splits into positions is added to scores."""
+        return self.slopes is not None or self.log_forget is not None
+
+
+def check(call: DecayCall) -> DecayCall:
+    """Check shapes, dtypes and what goes together; fill in the defaults, in place."""
+    q, k, v = call.query, call.key, call.value
+    check_tensors(q, k, v, call.enable_gqa)
+    window = 1
+    if call.taps is not None:
+        if call.taps.ndim != 2 or call.taps.shape[0] != q.shape[1] or call.taps.shape[1] < 1:
+            raise ValueError(
+                f"taps must have shape ({q.shape[1]}, window), a filter per query head, got "
+                f"{tuple(call.taps.shape)}"
+            )
+        window = call.taps.shape[1]
+    call.smoothing = check_reading(
+        window, call.smoothing, call.edge, call.is_causal, scale=call.scale
+    )
+    check_side_inputs(q, k, call.alpha, call.key_mask, None)
+    B, heads, S, D = q.shape[0], q.shape[1], k.shape[2], q.shape[3]
+    shapes = {
+        "slopes": (heads,), "power": (heads,), "sink": (heads,), "log_forget": (B, heads, S),
+        "log_gate": (B, heads, S, D),
+    }  # fmt: skip
+    for name, shape in shapes.items():
+        tensor = getattr(call, name)
+        if tensor is None:
+            continue
+        if tensor.shape != shape or not tensor.dtype.is_floating_point:
+            raise ValueError(
+                f"{name} must be a float tensor of shape {shape}, got {tensor.dtype} of shape "
+                f"{tuple(tensor.shape)}"
+            )
+        if tensor.device != q.device:
+            raise ValueError(f"{name} must be on {q.device}, got {tensor.device}")
+        if not call.is_causal and name.startswith("log_"):
+            raise ValueError(
+                f"{name} needs is_causal=True: a running sum of gates decays from past to future"
+            )
+    if q.shape[2] > S:
+        raise ValueError(f"query must be no longer than key, got {q.shape[2]} and {S}")
+    call.offset = S - q.shape[2]
+    call.scale = D**-0.5 if call.scale is None else float(call.scale)
+    return call
+
+
+def running(x: Tensor) -> Tensor:
+    """The running sum along the sequence in float64: rounding would grow along it."""
+    return x.double().cumsum(2)
+
+
+def placed(rate: Tensor, length: int) -> Tensor:
+    """-rate·position: (H,) -> (1, H, length), float64."""
+    position = torch.arange(length, device=rate.device, dtype=torch.float64)
+    return -rate.double()[None, :, None] * position
