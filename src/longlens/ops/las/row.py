@@ -12,6 +12,7 @@ from torch import Tensor
 from longlens.ops.las.call import Call
 from longlens.ops.las.plan import Plan
 from longlens.ops.las.smoothing import reach, window_sum
+from longlens.ops.las.transforms import functional
 
 
 def run(call: Call, plan: Plan) -> Tensor:
@@ -67,7 +68,8 @@ def full_scores(query: Tensor, key: Tensor) -> Tensor:
     if query.dtype in (torch.float32, torch.float64):
         return query @ key.transpose(-2, -1)
     differentiated = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad)
-    if query.is_cuda and not differentiated:  # reads the keys as they are, but has no gradient
+    if query.is_cuda and not differentiated and not functional():
+        # reads the keys as they are, but has neither a gradient nor a rule for vmap
         flat = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2), torch.float32)
         scores: Tensor = flat.unflatten(0, query.shape[:2])
         return scores
