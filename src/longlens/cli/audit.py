@@ -22,6 +22,10 @@ EPILOG = """examples:
 --fields with "global" also trains the models of --mixers; without it they are left out. The same
 command again goes on where it was cut off, and costs nothing where all is done."""
 
+# Options of the command that are options of the audit under the same name.
+AS_GIVEN = ("seeds", "budget", "steps", "epochs", "diagnostics", "quick", "runs", "root",
+            "progress", "workers")  # fmt: skip
+
 
 def parser() -> argparse.ArgumentParser:
     """The command line of ``longlens audit``."""
@@ -50,17 +54,15 @@ def parser() -> argparse.ArgumentParser:
                    help="an option of `longlens train`; may be repeated")  # fmt: skip
     p.add_argument("--data", action="append", default=[], metavar="KEY=VALUE",
                    help="an option of the task; may be repeated")  # fmt: skip
-    p.add_argument(
-        "--no-diagnostics",
-        action="store_true",
-        help="of what needs no training only the linear probes, the verdict's floor",
-    )
+    p.add_argument("--no-diagnostics", action="store_false", dest="diagnostics",
+                   help="of what needs no training only the linear probes, the verdict's floor"
+                   )  # fmt: skip
     p.add_argument("--output", help="where to write (default: results/audit_TASK.json)")
     p.add_argument("--plot", help="the picture (default: as --output, ending in .svg)")
     p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
     p.add_argument("--root", help="the data cache")
     p.add_argument("--workers", type=int, default=1, metavar="N", help="models at a time")
-    p.add_argument("--quiet", action="store_true", help="no progress")
+    p.add_argument("--quiet", action="store_false", dest="progress", help="no progress")
     return p
 
 
@@ -131,24 +133,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     fields, with_global = read_fields(args.fields)
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
-    training = as_cell(key_values(args.training, "--set"))
     options = AuditOptions(
         task=args.task,
         task_options=key_values(args.data, "--data"),
         fields=fields,
         mixers=mixers,
         mixer_options=by_mixer(key_values(args.mixer_option, "--mixer-option")),
-        seeds=args.seeds,
-        budget=args.budget,
-        steps=args.steps,
-        epochs=args.epochs,
-        training=training,
-        diagnostics=not args.no_diagnostics,
-        quick=args.quick,
-        runs=args.runs,
-        root=args.root,
-        progress=not args.quiet,
-        workers=args.workers,
+        training=as_cell(key_values(args.training, "--set")),
+        **{name: getattr(args, name) for name in AS_GIVEN},
     )
     output = Path(args.output or f"results/audit_{args.task}.json")
     plot = Path(args.plot) if args.plot else output.with_suffix(".svg")

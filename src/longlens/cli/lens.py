@@ -15,13 +15,10 @@ if TYPE_CHECKING:
     from longlens.lens.look import View
     from longlens.lens.subjects import Subject
 
-LEGEND = """\
-decay: rate of the exponential fitted to the envelope, R² of the fit · half, 90 %: distance within
-which that share of the mass lies · variation: total variation over the largest value (1: falls
-monotonically) · centroid: mean frequency in cycles a position (white noise: 0.25) · entropy: nats
-kernel: taps of the convolution inside · attention: mean weight by distance, relative to even
-attention (variation and centroid: of single rows) · gradient: mean |∂ output / ∂ input|. Medians
-over channels or heads."""
+EPILOG = """examples:
+  longlens lens s4d mega sgconv las -o lens/
+  longlens lens runs/listops-las-0-5e1cd8ed runs/listops-softmax-0-77aa31c2 -o lens/
+  longlens lens las:bound=0.05,window=9 softmax -o lens/"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,60 +28,27 @@ def parser() -> argparse.ArgumentParser:
         description="Look inside layers: convolution kernels, attention by distance, effective "
         "receptive fields, how fast they decay and how smooth they are. Writes lens.json, tables "
         "and pictures.",
-        epilog="examples: longlens lens s4d mega sgconv las -o lens/   |   longlens lens "
-        "runs/listops-las-0-5e1cd8ed runs/listops-softmax-0-77aa31c2 -o lens/   |   longlens lens "
-        "las:bound=0.05,window=9 softmax -o lens/",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument(
-        "subjects",
-        nargs="+",
-        metavar="RUN|MIXER",
-        help="the folder of a finished run, or a key of `longlens layers`, with options as in "
-        "las:bound=0.05,window=9; 'all' stands for every key",
-    )
-    p.add_argument(
-        "-o",
-        "--folder",
-        type=Path,
-        default=Path("lens"),
-        metavar="FOLDER",
-        help="where to write (lens)",
-    )
-    p.add_argument(
-        "--output",
-        type=Path,
-        default=None,
-        metavar="FILE",
-        help="also write the measurements here, as in results/lens_NAME.json",
-    )
-    p.add_argument("--title", default=None, help="of the measurements (the subjects' names)")
-    p.add_argument(
-        "--length",
-        type=int,
-        default=None,
-        help="positions (512; for a run at most what it was trained at)",
-    )
+    p.add_argument("subjects", nargs="+", metavar="RUN|MIXER",
+                   help="the folder of a finished run, or a key of `longlens layers`, with options "
+                   "as in las:bound=0.05,window=9; 'all' stands for every key")  # fmt: skip
+    p.add_argument("-o", "--folder", type=Path, default=Path("lens"), metavar="FOLDER",
+                   help="where to write (lens)")  # fmt: skip
+    p.add_argument("--output", type=Path, metavar="FILE",
+                   help="also write the measurements here: results/lens_NAME.json")  # fmt: skip
+    p.add_argument("--title", help="of the measurements (the subjects' names)")
+    p.add_argument("--length", type=int, help="positions (512; for a run at most its own)")
     p.add_argument("--dim", type=int, default=64, help="width of a fresh mixer (64)")
     p.add_argument("--batch", type=int, default=4, help="sequences to average over (4)")
     p.add_argument("--seed", type=int, default=0, help="of fresh weights and random inputs (0)")
-    p.add_argument(
-        "--inputs",
-        default="task",
-        choices=("task", "random"),
-        help="what a run is shown: examples of its task, or random ones (task)",
-    )
-    p.add_argument(
-        "--no-before",
-        dest="before",
-        action="store_false",
-        help="leave out the run's model as it was before training",
-    )
-    p.add_argument(
-        "--no-pictures",
-        dest="pictures",
-        action="store_false",
-        help="numbers only: needs neither Pillow nor resvg_py",
-    )
+    p.add_argument("--inputs", default="task", choices=("task", "random"),
+                   help="a run is shown examples of its task, or random ones (task)")  # fmt: skip
+    p.add_argument("--no-before", dest="before", action="store_false",
+                   help="leave out the run's model as it was before training")  # fmt: skip
+    p.add_argument("--no-pictures", dest="pictures", action="store_false",
+                   help="numbers only: needs neither Pillow nor resvg_py")  # fmt: skip
     return p
 
 
@@ -92,8 +56,7 @@ def write_pictures(looked: Sequence[tuple[Subject, list[View]]], folder: Path) -
     """Draw everything that there is to draw; returns the names without endings."""
     from longlens.charts import standalone, table_chart
     from longlens.charts.raster import as_png
-    from longlens.lens.pictures import draw_all
-    from longlens.lens.table import aspect_table
+    from longlens.lens.pictures import aspect_table, draw_all
 
     aspects = aspect_table(looked)
     write_output(folder / "aspects.md", (aspects.markdown() + "\n").encode())
@@ -112,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from longlens.layers import MIXERS
     from longlens.lens.look import lens_json, look
     from longlens.lens.subjects import find_subjects
-    from longlens.lens.table import measure_table
+    from longlens.report.measurements import LENS_NOTES, lens_table
 
     if args.pictures:
         check_pictures()  # before minutes of work, not after
@@ -136,8 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_output(args.folder / "lens.json", text.encode())
     if args.output is not None:
         write_output(args.output, text.encode())
-    print(measure_table(looked).text())
-    print(f"\n{LEGEND}\n")
+    print(lens_table("", values).text(), *LENS_NOTES, sep="\n", end="\n\n")
     print(f"{args.folder}/lens.json" + (f", {args.output}" if args.output else ""))
     if args.pictures:
         names = write_pictures(looked, args.folder)

@@ -25,7 +25,7 @@ from longlens.layers.h3 import H3
 from longlens.layers.hyena import Hyena
 from longlens.layers.mega import DampedEMA, Mega
 from longlens.layers.tnn import TNN
-from longlens.lens.convolution import LINEAR, Convolution, check
+from longlens.lens.convolution import LINEAR, Convolution, Run, check
 from longlens.ops.conv import fft_conv
 from longlens.ops.ema import ema_reference
 
@@ -55,18 +55,17 @@ def convolutions(layer: nn.Module, width: int | None = None) -> list[Convolution
 
 def _long(layer: Any) -> list[Convolution]:
     layer.mix = nn.Identity()  # the activation and projection that follow
-    both = not layer.causal
-    return [
-        Convolution(
-            "kernel",
-            len(layer.skip),
-            layer,
-            layer.causal,
-            layer.skip.detach(),
-            lambda length: layer.kernel(length)[0].detach(),
-            (lambda length: layer.kernel(length)[1].detach()) if both else None,
-        )
-    ]
+    return [_two_sided("kernel", layer, layer.causal, layer.skip.detach(), layer.kernel)]
+
+
+def _two_sided(
+    part: str, run: Run, causal: bool, skip: Tensor, kernel: Callable[[int], Any]
+) -> Convolution:
+    """A convolution by a function of the length that gives taps of the past and of the future."""
+    ahead = None if causal else lambda length: kernel(length)[1].detach()
+    return Convolution(
+        part, len(skip), run, causal, skip, lambda length: kernel(length)[0].detach(), ahead
+    )
 
 
 def _recurrence(layer: Any) -> list[Convolution]:
@@ -140,15 +139,7 @@ def _stepped(kernel: DiagonalKernel, skip: Tensor, causal: bool) -> Convolution:
         past, future = kernel(x.shape[1])
         return fft_conv(x, past, future) + skip * x
 
-    return Convolution(
-        "kernel",
-        len(skip),
-        by_steps if causal else by_transform,
-        causal,
-        skip,
-        lambda length: kernel(length)[0].detach(),
-        None if causal else (lambda length: kernel(length)[1].detach()),
-    )
+    return _two_sided("kernel", by_steps if causal else by_transform, causal, skip, kernel)
 
 
 def _plain(part: str, taps: Tensor, skip: Tensor | None = None) -> Convolution:
@@ -178,22 +169,21 @@ def _hyena(layer: Hyena) -> list[Convolution]:
 
 
 def _tnn(layer: TNN) -> list[Convolution]:
-    width = layer.coefficients.out_features
+    def taps(length: int) -> tuple[Tensor, Tensor]:
+        order = torch.arange(length + 1, dtype=torch.float64)
+        return layer.kernel(order[:-1]), layer.kernel(-order[1:])
 
-    def taps(length: int) -> Tensor:
-        return layer.kernel(torch.arange(length, dtype=torch.float64)).detach()
+    return [_by_taps("kernel", layer.causal, layer.coefficients.out_features, taps)]
 
-    def ahead(length: int) -> Tensor:
-        return layer.kernel(-torch.arange(1, length + 1, dtype=torch.float64)).detach()
+
+def _by_taps(part: str, causal: bool, width: int, taps: Callable[[int], Any]) -> Convolution:
+    """A convolution without a skip, of taps that the layer holds or computes."""
 
     def run(x: Tensor) -> Tensor:
-        length = x.shape[1]
-        return fft_conv(x, taps(length), None if layer.causal else ahead(length))
+        sides = taps(x.shape[1])
+        return fft_conv(x, sides[0], None if causal else sides[1])
 
-    none = torch.zeros(width, dtype=torch.float64)
-    return [
-        Convolution("kernel", width, run, layer.causal, none, taps, None if layer.causal else ahead)
-    ]
+    return _two_sided(part, run, causal, torch.zeros(width, dtype=torch.float64), taps)
 
 
 def _short(layer: ShortConv) -> list[Convolution]:
@@ -206,42 +196,20 @@ def _short(layer: ShortConv) -> list[Convolution]:
         y: Tensor = F.conv1d(padded, layer.depthwise.weight, groups=width)
         return y.transpose(1, 2)
 
-    def reach(taps: Tensor, length: int) -> Tensor:
-        return F.pad(taps, (0, max(0, length - taps.shape[1])))[:, :length]
+    def taps(length: int) -> tuple[Tensor, Tensor]:
+        sides = weight[:, ahead:], weight[:, :ahead].flip(-1)
+        past, future = (F.pad(side, (0, length))[:, :length] for side in sides)
+        return past, future
 
-    return [
-        Convolution(
-            "kernel",
-            width,
-            run,
-            layer.causal,
-            torch.zeros(width, dtype=torch.float64),
-            lambda length: reach(weight[:, ahead:], length),
-            (lambda length: reach(weight[:, :ahead].flip(-1), length)) if ahead else None,
-        )
-    ]
+    none = torch.zeros(width, dtype=torch.float64)
+    return [_two_sided("kernel", run, layer.causal, none, taps)]
 
 
 def _toeplitz(layer: GMLP) -> list[Convolution]:
     if not layer.toeplitz:
         return []
     taps = layer.spatial.detach()
-    groups = taps.shape[1]
-
-    def run(x: Tensor) -> Tensor:
-        return fft_conv(x, taps[0], None if layer.causal else taps[1])
-
-    return [
-        Convolution(
-            "matrix",
-            groups,
-            run,
-            layer.causal,
-            torch.zeros(groups, dtype=torch.float64),
-            lambda length: taps[0, :, :length],
-            None if layer.causal else (lambda length: taps[1, :, :length]),
-        )
-    ]
+    return [_by_taps("matrix", layer.causal, taps.shape[1], lambda length: taps[..., :length])]
 
 
 _FINDERS: dict[type[nn.Module], Callable[[Any], list[Convolution]]] = {

@@ -15,6 +15,8 @@ from longlens.layers.attention import LaSAttention
 from longlens.lens.look import View
 from longlens.lens.maps import visible_keys
 from longlens.lens.subjects import Subject
+from longlens.models.aspects import ASPECTS, describe
+from longlens.tables import Table
 
 Looked = Sequence[tuple[Subject, list[View]]]
 SHOWN = 4  # channels, heads or layers beside each other
@@ -38,6 +40,27 @@ def draw_all(looked: Looked) -> dict[str, str]:
         "maps": draw_maps(looked),
     }
     return {name: picture for name, picture in drawn.items() if picture is not None}
+
+
+def aspect_table(looked: Looked) -> Table:
+    """The paper's Table 10 for the subjects' mixers, with measured decay and smoothness.
+
+    Aspects are those of ``longlens layers``; the numbers are medians over channels or heads of the
+    first layer.
+    """
+    described = {m: describe(m, dim=64) for m in {subject.mixer for subject, _ in looked}}
+    rows: list[dict[str, object]] = []
+    for subject, views in looked:
+        view = main_view(views)
+        summary, aspects = view.summary(), described[subject.mixer]
+        rows.append({
+            "layer": subject.name, "seen by": view.view,
+            **{title: "y" if getattr(aspects, name) else "·" for name, title in ASPECTS.items()},
+            "rate": summary and summary.decay_rate, "half": summary and summary.half_distance,
+            "variation": summary and summary.total_variation,
+            "centroid": summary and summary.spectral_centroid,
+        })  # fmt: skip
+    return Table.of(rows)
 
 
 def _evenly(count: int, most: int) -> list[int]:

@@ -18,13 +18,15 @@ LENS_NOTES = (
     "within which that share of the mass lies.",
     "variation: total variation over the largest value (1: falls monotonically); centroid: mean "
     "frequency in cycles a position (white noise: 0.25); entropy in nats.",
+    "kernel: taps of the convolution inside; attention: mean weight by distance, relative to even "
+    "attention (variation and centroid: of single rows); gradient: mean |∂ output / ∂ input|.",
 )
 
 
 def show_lens(measurement: Measurement) -> dict[str, Any]:
     """What the page shows of measurements inside models."""
     values = measurement.values
-    shown = _shown(measurement, _lens_table(_title(measurement), values))
+    shown = _shown(measurement, lens_table(_title(measurement), values))
     return shown | {"notes": [*LENS_NOTES, *shown["notes"]], "pictures": _profiles(values)}
 
 
@@ -58,7 +60,8 @@ def _layers(values: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[
     ]
 
 
-def _lens_table(title: str, values: Mapping[str, Any]) -> Table:
+def lens_table(title: str, values: Mapping[str, Any]) -> Table:
+    """Every layer of every subject: medians over channels or heads."""
     rows = []
     for subject, layer in _layers(values):
         median = layer.get("median") or {}
