@@ -102,6 +102,13 @@ def test_conditions(root, conditions, names):
     assert [run.name for run in select(find_runs(root), conditions)] == names
 
 
+@pytest.mark.parametrize("words", [["--columns", "name,zzz"], ["--sort", "zzz"], ["--by", "zzz"],
+                                   ["--where", "zzz=1"]])  # fmt: skip
+def test_a_column_that_is_not_there_is_refused(root, capsys, words):
+    assert main(["runs", str(root), *words]) == 1
+    assert "there is no column 'zzz'" in capsys.readouterr().err
+
+
 def test_a_wrong_condition_is_named(root):
     with pytest.raises(ValueError, match="got 'seed'"):
         select(find_runs(root), ["seed"])

@@ -92,7 +92,7 @@ def test_what_is_written_is_read_back(tmp_path):
     record = train_run(options)
     assert raw(tmp_path / "a/record.json")["schema"] == SCHEMA
     assert Record.from_json(json.loads(json.dumps(record.to_json()))) == record
-    assert 0 < record.train_seconds <= record.wall_seconds + 1  # which is to the second
+    assert 0 < record.train_seconds <= record.wall_seconds
     assert len(record.data["identity"]) == 64
     thinned = record.thinned(read_curves(tmp_path / "a"))
     assert Record.from_json(json.loads(json.dumps(thinned.to_json()))) == thinned

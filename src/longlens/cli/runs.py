@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from longlens.cli.terminal import complain
-from longlens.report.read import differing_options, select, sort
+from longlens.report.read import check_columns, differing_options, select, sort
 from longlens.report.tables import FORMATS, grouped_rows, render, rows_of
 from longlens.runs.record import DAMAGED, FIELDS
 from longlens.runs.results import find_runs
@@ -52,14 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     for run in everything:
         if run.status == DAMAGED:  # in the table as well, but without the reason
             complain("longlens runs", run.error)
+    columns = args.columns.split(",") if args.columns else list(COLUMNS)
+    by = args.by.split(",") if args.by else []
+    check_columns([args.sort, *columns, *by], everything)
     runs = sort(select(everything, args.where), args.sort, args.down)
     if not runs:
         print(f"no runs in {args.folder}" + (" meet the conditions" if args.where else ""))
         return 0
-    if args.by:
-        rows = grouped_rows(runs, args.by.split(","))
+    if by:
+        rows = grouped_rows(runs, by)
     else:
-        columns = args.columns.split(",") if args.columns else list(COLUMNS)
         if args.diff:
             columns[1:1] = [name for name in differing_options(runs) if name not in columns]
         rows = rows_of(runs, columns)

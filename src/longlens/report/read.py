@@ -5,10 +5,30 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
 from typing import Any
 
-from longlens.runs.record import Record
+from longlens.runs.record import FIELDS, SPLITS, Record
 from longlens.training.options import TrainOptions
+
+
+def check_columns(names: Iterable[str], runs: Sequence[Record]) -> None:
+    """Raise ValueError for a column that neither records nor options have.
+
+    >>> check_columns(["name", "mixer_options.window", "tset"], [])
+    Traceback (most recent call last):
+    ValueError: there is no column 'tset'; did you mean 'test'?
+    """
+    known = {*SPLITS, *FIELDS} | {f.name for kind in (Record, TrainOptions) for f in fields(kind)}
+    for name in names:
+        if name.partition(".")[0] in known or name in known:
+            continue
+        if all(run.get(name) is None for run in runs):  # options of earlier versions stay columns
+            near = get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"there is no column {name!r}{hint}")
+
 
 _COMPARISONS = {
     "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
@@ -24,12 +44,13 @@ def select(runs: Iterable[Record], conditions: Iterable[str]) -> list[Record]:
     >>> [run.name for run in select(runs, ["lr<=0.1"])]
     ['a']
     """
-    kept = list(runs)
+    kept = everything = list(runs)
     for condition in conditions:
         match = re.fullmatch(r"([\w./]+)(<=|>=|!=|<|>|=)(.*)", condition)
         if not match:
             raise ValueError(f"a condition is name=value, name<value …, got {condition!r}")
         name, sign, text = match.groups()
+        check_columns([name], everything)
         kept = [run for run in kept if _holds(run.get(name), sign, text)]
     return kept
 

@@ -54,6 +54,8 @@ FIELDS = {
     "stands_in_for": "data.stands_in_for",
 }
 
+SPLITS = ("validation", "test")
+
 Groups = dict[str, dict[str, float | None]]  # by depth: {"3": {"accuracy": 0.5, "count": 8}}
 Metrics = dict[str, float | Groups | None]  # of a split: {"loss": 0.7, "accuracy_by_depth": …}
 
@@ -160,7 +162,7 @@ class Record:
         are those of ``FIELDS``, of the record and of the options; a dot reaches into a nested one.
         """
         split, _, which = name.partition(".")
-        if split in ("validation", "test"):
+        if split in SPLITS:
             return inside(self.metrics, f"{split}.{which or self.metric_name}")
         value = inside(vars(self), FIELDS.get(name, name))
         return inside(self.options, name) if value is None else value
@@ -239,8 +241,8 @@ def inside(values: Any, path: str) -> Any:
 
 
 def now() -> str:
-    """The time, in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """The time, in UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def seconds_between(started: str | None, ended: str | None) -> float | None:
