@@ -286,6 +286,7 @@ def test_the_verdicts_under_results_are_those_of_todays_rules(path):
         (["far-order", "--set", "dim=wide"], "dim"),
         (["far-order", "--set", "mixer=las"], "'mixer' is an option of the audit itself"),
         (["far-order", "--steps", "1", "--budget", "1m"], "give one of budget"),
+        (["far-order", "--steps", "1", "--model-budget", "1m"], "give one of budget"),
         (["far-order", "--data", "speed=1"], "no option 'speed'"),
         (
             ["far-order", "--quiet", "--fields", "3", "--budget", "soon"],

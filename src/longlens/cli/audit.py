@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,23 @@ from longlens.cli.terminal import complain
 from longlens.cli.words import command_line, key_values
 
 EPILOG = """examples:
-  longlens audit listops --quick                       two CPU cores, five minutes
-  longlens audit image --budget 4m --fields 5,17,61,241,513,global --seeds 3
+  longlens audit listops                               five minutes: probes, then trained models
+  longlens audit text --budget 10m --no-training       probes alone
+  longlens audit image --model-budget 4m --fields 5,17,61,241,513,global --seeds 3
   longlens audit far-order --data distance=512 --fields 61,835,global --mixers s4d,las --steps 3000
   longlens audit mine --set dim=64 --set depth=6       a task that you imported
   longlens audit --judge results/audit_*.json          the verdicts of records, by today's rules
+
+Without --model-budget, --steps, --epochs and --quick an audit takes the time of --budget in all,
+begins with what is cheap and says what is known as it goes; Ctrl-C ends it with the verdict so far.
+With one of them every model of --fields and --mixers is trained for that long, with all seeds.
 
 --fields with "global" also trains the models of --mixers; without it they are left out. The same
 command again goes on where it was cut off, and costs nothing where all is done."""
 
 # Options of the command that are options of the audit under the same name.
-AS_GIVEN = ("seeds", "budget", "steps", "epochs", "diagnostics", "quick", "runs", "root",
-            "progress", "workers")  # fmt: skip
+AS_GIVEN = ("seeds", "steps", "epochs", "diagnostics", "quick", "runs", "root", "progress",
+            "workers")  # fmt: skip
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,9 +53,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--mixer-option", action="append", default=[], metavar="MIXER.KEY=VALUE",
                    help="an option of a global mixer; may be repeated")  # fmt: skip
     p.add_argument("--seeds", type=int, help="how many (default: 3, quick: 2)")
-    p.add_argument("--budget", help="wall time of each model, as in 90s or 8m (default: 5m)")
-    p.add_argument("--steps", type=int, help="or steps of each model")
-    p.add_argument("--epochs", type=float, help="or epochs of each model")
+    p.add_argument("--budget", help="time of the whole audit, as in 60s or 10m (default: 5m)")
+    p.add_argument("--no-training", action="store_true",
+                   help="what needs no trained network alone")  # fmt: skip
+    p.add_argument("--model-budget", help="train all models, each for so long, as in 90s or 8m")
+    p.add_argument("--steps", type=int, help="or for so many steps")
+    p.add_argument("--epochs", type=float, help="or for so many epochs")
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="training",
                    help="an option of `longlens train`; may be repeated")  # fmt: skip
     p.add_argument("--data", action="append", default=[], metavar="KEY=VALUE",
@@ -119,6 +128,7 @@ def judge_files(paths: Sequence[Path]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``longlens audit``; returns the exit code."""
+    began = time.monotonic()
     args = parser().parse_args(argv)
     if bool(args.judge) == (args.task is not None):
         raise ValueError("give a task to audit, or --judge and records of audits")
@@ -126,12 +136,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         judge_files(args.judge)
         return 0
     from longlens.files import to_json, write_output
-    from longlens.lens.audit import AuditOptions, audit
+    from longlens.lens.audit import AuditOptions, audit, timed_audit
     from longlens.report.audit_chart import draw_audit
     from longlens.report.audits import audit_text
     from longlens.runs.sweeps import as_cell
 
+    timed = not (args.quick or args.model_budget or args.steps or args.epochs)
+    if args.budget and not timed:
+        raise ValueError("give one of budget (of the whole audit) and quick, model-budget, steps, "
+                         "epochs (of each model)")  # fmt: skip
     fields, with_global = read_fields(args.fields)
+    with_global = with_global and not args.no_training
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
     options = AuditOptions(
         task=args.task,
@@ -140,6 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         mixers=mixers,
         mixer_options=by_mixer(key_values(args.mixer_option, "--mixer-option")),
         training=as_cell(key_values(args.training, "--set")),
+        budget=args.model_budget,
         **{name: getattr(args, name) for name in AS_GIVEN},
     )
     output = Path(args.output or f"results/audit_{args.task}.json")
@@ -151,7 +167,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if report.get("curve"):
             write_output(plot, draw_audit(report).encode())
 
-    report = audit(options, save)
+    if timed:
+        report = timed_audit(options, args.budget or "5m", save, began)
+    else:
+        report = audit(options, save)
     print(f"{audit_text(report)}\n{output}\n{plot}")
     failed = [p for p in [*report["points"], *report["global"]] if p["status"] == "failed"]
     for point in failed:

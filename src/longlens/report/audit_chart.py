@@ -40,18 +40,22 @@ def field_chart(
     curve = report.get("curve") or ()
     if not curve:
         return None
-    points = sorted(
-        (float(row["receptive_field"]), 100.0 * row["test"])
-        for row in curve
-        if row.get("receptive_field")
-    )
-    fields = [field for field, _ in points] or [1.0]
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in curve:
+        if row.get("receptive_field"):
+            kind = "probes" if row.get("probe") else "convolutions"
+            points.setdefault(kind, []).append((float(row["receptive_field"]), 100.0 * row["test"]))
+    fields = sorted({field for line in points.values() for field, _ in line}) or [1.0]
     length = float(report.get("length") or 0)
     if length > fields[-1]:
         fields.append(length)
     ends = (fields[0], fields[-1] if len(fields) > 1 else 2 * fields[0])
-    lines = [Line("convolutions", points, 0, mark=True)] if points else []
-    for style, row in enumerate((row for row in curve if not row.get("receptive_field")), 1):
+    lines = [
+        Line(kind, sorted(line), style, mark=True)
+        for style, (kind, line) in enumerate(sorted(points.items()))
+    ]
+    levels = (row for row in curve if not row.get("receptive_field"))
+    for style, row in enumerate(levels, max(1, len(lines))):
         level = 100 * row["test"]
         spread = f" ± {100 * row['deviation']:.1f}" if row.get("deviation") is not None else ""
         what = "global" if row.get("global", True) else "in blocks"
@@ -73,6 +77,8 @@ def _subtitle(report: Mapping[str, Any]) -> str:
     parts = []
     if verdict and verdict["decided"]:
         parts.append(f"{verdict['category']}, {verdict['confidence']:.0%} sure")
+    if "total" in options:
+        parts.append(f"{options['total']} in all")
     if "budget" in options:
         parts.append(f"{options['budget']} a model")
     for name in ("steps", "epochs"):

@@ -221,6 +221,7 @@ def _conditions(title: str, values: Mapping[str, Any]) -> Table:
         **(values.get("options") or {}),
         "data": f"{data.get('name') or ''} {str(data.get('identity') or '')[:12]}".strip(),
         "examples": data.get("examples"),
+        "probed": values.get("probed"),
         **(values.get("provenance") or {}),
         "started": values.get("started"),
     }
@@ -244,6 +245,11 @@ def audit_text(report: Mapping[str, Any]) -> str:
         _certificate("", report),
     ]
     words = [report["verdict"]["text"]]
+    if report.get("open"):
+        words.insert(0, f"still open: {', '.join(report['open'])}")
+    if probed := report.get("probed"):
+        counts = f"fitted to {probed['train']:,} examples, tested on {probed['test']:,}"
+        words.insert(0, f"probes: {counts}, read as {probed['as']}")
     if most := (diagnostics.get("mutual_information") or {}).get("most"):
         words.insert(0, f"most informative: position {most['position']}, {most['bits']:.3f} bits")
     return "\n\n".join([*(table.text() for table in tables if table.rows), *words])

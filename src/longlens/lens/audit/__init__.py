@@ -2,5 +2,6 @@
 
 from longlens.lens.audit.options import AuditOptions
 from longlens.lens.audit.run import audit
+from longlens.lens.audit.timed import timed_audit
 
-__all__ = ["AuditOptions", "audit"]
+__all__ = ["AuditOptions", "audit", "timed_audit"]

@@ -7,6 +7,7 @@ from typing import Any
 
 from longlens.lens.audit.floor import floor_of
 from longlens.lens.audit.options import SIZES, kernels
+from longlens.lens.audit.probed import probe_points
 from longlens.lens.audit.published import published
 from longlens.lens.audit.verdict import summarise
 from longlens.training.options import TrainOptions
@@ -28,7 +29,7 @@ def judge(report: Mapping[str, Any]) -> dict[str, Any]:
     >>> judged["verdict"]["category"], judged["verdict"]["decided"]
     ('open', False)
     """
-    points = [*report["points"], *report["global"]]
+    points = [*report["points"], *report["global"], *probe_points(report.get("probes") or ())]
     floor = floor_of(report.get("diagnostics"), report["chance"])
     test_size = report["data"]["examples"]["test"]
     judged = summarise(points, report["chance"], test_size, report["length"], floor)

@@ -53,13 +53,13 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
     >>> report["points"][0]["receptive_field"], report["global"][0]["mixer"]
     (3, 's4d')
     """
-    task = _load(options)
+    task = load_task(options)
     length = options.training.get("length")
     longest = min(task.spec.max_length, length or task.spec.max_length)
     fields = options.receptive_fields(longest)
-    report = _empty_report(options, task, fields, longest)
+    report = empty_report(options, task, fields, longest)
     save = save or (lambda values: None)
-    _say(options, "diagnostics" if options.diagnostics else "linear probes")
+    say(options, "diagnostics" if options.diagnostics else "linear probes")
     report["diagnostics"] = diagnose(task, options.quick, length, not options.diagnostics)
     save(report)
     models = _models(options, task, fields)
@@ -67,9 +67,9 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
 
     def each(place: int, record: Record) -> None:
         records[place] = record
-        _say(options, f"{models[place].name}: {_result(record)}")
+        say(options, f"{models[place].name}: {_result(record)}")
         # in the order of the models, whichever process finished first
-        _add_models(report, [(models[number], records[number]) for number in sorted(records)])
+        add_models(report, [(models[number], records[number]) for number in sorted(records)])
         save(report)
 
     sweep([model.run for model in models], workers=options.workers, each=each)
@@ -79,7 +79,7 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
     return report
 
 
-def _load(options: AuditOptions) -> Task:
+def load_task(options: AuditOptions) -> Task:
     """Load the task, unless an option or the task itself makes an audit of it impossible."""
     for mixer in options.mixers:
         if mixer not in MIXERS:
@@ -89,7 +89,7 @@ def _load(options: AuditOptions) -> Task:
     return with_easier_sets(task, options.root) if options.training.get("mix_easier") else task
 
 
-def _empty_report(options: AuditOptions, task: Task, fields: list[int], longest: int) -> Report:
+def empty_report(options: AuditOptions, task: Task, fields: list[int], longest: int) -> Report:
     """Everything that is known of an audit before anything was measured."""
     return {
         "schema": SCHEMA,
@@ -179,7 +179,7 @@ def _result(record: Record) -> str:
     return f"test {record.value('test'):.4f}, {record.steps:,} steps"
 
 
-def _add_models(report: Report, done: Sequence[tuple[Model, Record]]) -> None:
+def add_models(report: Report, done: Sequence[tuple[Model, Record]]) -> None:
     """Put what is known of the models so far into the report, and judge anew."""
     points = [(model, model.point(record)) for model, record in done]
     report["points"] = [p for _, p in points if p["receptive_field"] is not None]
@@ -216,7 +216,8 @@ def bounded_field(run: TrainOptions) -> int | None:
     return 1 + sum(field - 1 for field in known)
 
 
-def _say(options: AuditOptions, text: str) -> None:
+def say(options: AuditOptions, text: str) -> None:
+    """Print progress, where that is wanted."""
     if options.progress:
         print(f"audit {options.task}: {text}", file=sys.stderr, flush=True)
 

@@ -9,11 +9,16 @@ confidence.
 A verdict names what it cannot know. It is *open* where the sweep is too narrow, where no global
 model has learned, or where a linear model of a few neighbours contradicts it; and it is *undecided*
 with fewer than three seeds, without a floor, or where global models lag behind.
+
+Probes (random features, see ``lens/probe``) are rows as models are. They keep who was right about
+which example, so their examples are drawn as a bootstrap, for all probes the same. What probes say
+alone is decided only where it needs nobody else: short range, and 95 % of all there is is learned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +31,7 @@ DRAWS = 4000
 SHORT, LONG = 1 / 8, 1 / 2  # of an example's length
 SURE = 0.9
 SEEDS = 3  # of every model, for a verdict that is decided
-RULES = 2  # of these rules; a record says by which it was judged
+RULES = 3  # of these rules; a record says by which it was judged
 BOUNDED = ("local", "conv")  # mixers that see a window, as do all whose names end in -chunk
 Floats = npt.NDArray[np.float64]
 
@@ -54,9 +59,13 @@ def summarise(
         return {"curve": [], "best": None, "ranges": {}, "verdict": nothing}
     curve = [_row(name, field, rows, chance) for (name, field), rows in models.items()]
     best = max(curve, key=lambda row: row["validation"])
-    draws = _draws(curve, test_size)
-    place = curve.index(best)
+    rights = {key: [row["right"] for row in rows if "right" in row] for key, rows in models.items()}
     summary: dict[str, Any] = {"curve": curve, "best": best, "length": length, "chance": chance}
+    every, curve = curve, _complete(curve, best)
+    draws = _draws(
+        curve, test_size, [rights[row["model"], row["receptive_field"]] for row in curve]
+    )
+    place = curve.index(best)
     bounded = [i for i, row in enumerate(curve) if row["receptive_field"] is not None]
     ranges: dict[str, Any] = {"of_accuracy": {}, "of_gain": {}}
     for level in LEVELS:
@@ -69,8 +78,15 @@ def summarise(
             curve, bounded, (mean - chance >= level * (best["test"] - chance))[0], gain
         )
     summary["ranges"] = ranges
-    summary["verdict"] = _verdict(summary, draws, bounded, place, floor)
-    return summary
+    verdict = _verdict({**summary, "curve": curve}, draws, bounded, place, floor)
+    return {**summary, "curve": every, "verdict": verdict}
+
+
+def _complete(curve: list[dict[str, Any]], best: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that are judged: beside probes, only those with all seeds, if the best has them."""
+    complete = [row for row in curve if row["seeds"] >= SEEDS]
+    probed = any(row.get("probe") for row in curve)
+    return complete if probed and best in complete else curve
 
 
 def _models(points: Sequence[dict[str, Any]]) -> dict[tuple[str, int | None], list[dict[str, Any]]]:
@@ -84,7 +100,8 @@ def _models(points: Sequence[dict[str, Any]]) -> dict[tuple[str, int | None], li
 
 def _row(name: str, field: int | None, rows: list[dict[str, Any]], chance: float) -> dict[str, Any]:
     test = np.array([row["test"] for row in rows])
-    return {
+    probe = {"probe": True} if rows[0].get("probe") else {}
+    return probe | {
         "model": name,
         "receptive_field": field,
         "global": field is None and name not in BOUNDED and not name.endswith("-chunk"),
@@ -96,20 +113,36 @@ def _row(name: str, field: int | None, rows: list[dict[str, Any]], chance: float
     }
 
 
-def _draws(curve: list[dict[str, Any]], test_size: int) -> Floats:
+def _draws(curve: list[dict[str, Any]], test_size: int, rights: list[list[Any]]) -> Floats:
     """Plausible accuracies of every model: (DRAWS, models)."""
     rng = generator(0)
     mean = np.array([row["test"] for row in curve])
     seeds = np.array([row["seeds"] for row in curve])
-    freedom = int((seeds - 1).sum())
-    spread = np.zeros_like(mean)
-    if freedom:
-        squares = sum((row["deviation"] or 0.0) ** 2 * (row["seeds"] - 1) for row in curve)
-        spread = np.sqrt(squares / freedom / seeds)
     shape = (DRAWS, len(curve))
-    noise = rng.standard_t(freedom, shape) if freedom else np.zeros(shape)
+    drawn = np.tile(mean, (DRAWS, 1))
+    probes = np.array([bool(row.get("probe")) for row in curve])
+    for kind in (False, True):  # seeds of probes differ less than those of trained models
+        rows = [row for row, probe in zip(curve, probes, strict=True) if probe == kind]
+        freedom = sum(row["seeds"] - 1 for row in rows)
+        if not freedom:
+            continue
+        squares = sum((row["deviation"] or 0.0) ** 2 * (row["seeds"] - 1) for row in rows)
+        spread = np.sqrt(squares / freedom / seeds) * (probes == kind)
+        drawn += spread * rng.standard_t(freedom, shape)
     counting = np.sqrt(mean * (1 - mean) / test_size)
-    return np.asarray(mean + spread * noise + counting * rng.standard_normal(shape))
+    drawn += np.where(probes, 0, counting * rng.standard_normal(shape))
+    if probes.any():
+        right = np.stack([np.mean(row, axis=0) for row in rights if len(row)], axis=1)
+        weights = bootstrap(len(right))
+        means = weights @ right / weights.sum(1, keepdims=True)
+        drawn[:, probes] += means - right.mean(0)
+    return np.asarray(drawn)
+
+
+@lru_cache(maxsize=1)
+def bootstrap(count: int) -> npt.NDArray[np.float32]:
+    """How often each of ``count`` examples is drawn, (DRAWS, count): Poisson of mean 1."""
+    return generator(1).poisson(1.0, (DRAWS, count)).astype(np.float32)
 
 
 def _range(
@@ -166,12 +199,20 @@ def _verdict(
     confidence = float((drawn == category).mean()) if seeds > 1 else None
     top = _best_global(curve)
     has_learned = top is not None and bool(learned[curve.index(top)])
+    all_there_is = [
+        row["gain"] >= 0.95 * (1 - chance) for row in curve if row["receptive_field"] == needed
+    ]
+    conclusive = needed is not None and any(all_there_is)  # whatever a global model might find
     reason = (
         f"the sweep ends below half the length; try fields up to {int(LONG * length)}"
         if category == "open"
-        else _contradiction(category, best, chance, top, has_learned, floor)
+        else _contradiction(category, best, chance, top, has_learned, floor, conclusive)
     )
-    doubts = list(_doubts(best, top if reason is None else None, seeds, confidence, floor))
+    asked = top if reason is None and not conclusive else None
+    doubts = list(_doubts(best, asked, seeds, confidence, floor))
+    enough = conclusive and category == "short range"
+    if not enough and all(row.get("probe") for row in curve):
+        doubts.append("by random features alone: a network that is trained may find more")
     decided = reason is None and not doubts
     said = "open" if reason else category if decided else f"{category}, undecided"
     what = f"{needed} of {length} positions" if needed else f"more than {widest} positions"
@@ -215,13 +256,14 @@ def _contradiction(
     top: dict[str, Any] | None,
     has_learned: bool,
     floor: dict[str, Any] | None,
+    conclusive: bool,
 ) -> str | None:
     """Why the sweep's answer cannot stand, or None."""
     near = (floor or {}).get("local")
     enough = near is not None and near["test"] - chance >= 0.95 * best["gain"]
     if near is not None and enough and category != "short range":
         return f"but a linear model of {near['name']} reaches {near['test']:.1%}"
-    if category == "long range":
+    if category == "long range" or conclusive:
         return None
     if top is None:
         return "but no global model was trained, so nobody looked for what is far away"
