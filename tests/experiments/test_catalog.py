@@ -15,7 +15,7 @@ from longlens.layers.registry import MIXERS
 from longlens.runs.build import build_on_meta
 from longlens.runs.sweeps import as_cell
 from longlens.tasks import load
-from longlens.tasks.expected import expected_spec
+from longlens.tasks.identity import expected_spec
 from longlens.training.options import TrainOptions
 from tests.experiments.test_recipes import read_tables
 

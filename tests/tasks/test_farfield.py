@@ -71,7 +71,7 @@ def test_label_and_bag_are_independent_by_full_enumeration(options):
         gap = max(abs(joint[b, y] / total - bags[b] * prior[y] / total**2)
                   for b in bags for y in prior)  # fmt: skip
         assert (gap < 1e-12) == (width <= distance), width
-        assert len(prior) == segments.classes(options)
+        assert len(prior) == segments.sizes(options).classes
 
 
 def test_the_generator_draws_what_the_enumeration_lists():
@@ -149,7 +149,7 @@ def test_read_out_models_that_reach_too_short_see_nothing(task):
     orbit, _ = member.orbit(options, drawn, 0)
     tokens = member.render(options, orbit)
     x = torch.from_numpy(tokens.astype(np.int64))
-    for kernel, alike in ((10, True), (member.length(options), False)):
+    for kernel, alike in ((10, True), (member.sizes(options).length, False)):
         config = ModelConfig(mixer="conv", mixer_options={"kernel_size": kernel},
                              bidirectional=False, dim=8, depth=1, vocab_size=64, pooling="last",
                              positions="learned",

@@ -37,7 +37,7 @@ def planted(monkeypatch, task, change):
 
     def leaky(options, rng, count):
         drawn = draw(options, rng, count)
-        letter = member.vocabulary(options) - 8
+        letter = member.sizes(options).vocabulary - 8
         return change(drawn, member.labels(options, drawn), letter, rng)
 
     monkeypatch.setattr(member, "draw", leaky)
@@ -166,7 +166,7 @@ def test_certificates_sample_what_is_written(tmp_path, monkeypatch):
     planted(monkeypatch, "far-order", lambda drawn, labels, letter, rng: replace(
         drawn, guard=np.full_like(drawn.guard, letter)))  # fmt: skip
     made = load("far-order", tmp_path, distance=6, noise=0.0, train=8, validation=4, test=4)
-    letter = MEMBERS["far-order"].vocabulary(OPTIONS["far-order"]()) - 8
+    letter = MEMBERS["far-order"].sizes(OPTIONS["far-order"]()).vocabulary - 8
     assert (made["train"].arrays["inputs"].whole() == letter).any()
     drawn, tokens, _ = _parts()
     assert (tokens == letter).any() and (drawn.guard == letter).all()

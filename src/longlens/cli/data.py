@@ -115,7 +115,7 @@ def show(
     if count < 1:
         raise DataError(f"count must be 1 or more, got {count}")
     task = tasks.load(name, root, **options)
-    for title, text in gallery.example_texts(task, split, count, pick):
+    for title, text, _ in gallery.example_texts(task, split, count, pick):
         print(f"--- {title}\n{text}\n")
     facts, shared = stats.task_stats(task)
     for part, fact in facts.items():

@@ -17,7 +17,7 @@ from longlens.runs.ablate import check_ablation
 from longlens.tasks import Spec, Task, load
 from longlens.tasks.batches import Batches
 from longlens.tasks.data import Split
-from longlens.tasks.expected import expected_spec
+from longlens.tasks.identity import expected_spec
 from longlens.tasks.imported import imported_folder
 from longlens.tasks.mix import easier_options, join_splits
 from longlens.training import augment

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from longlens.runs.record import Record, read_record
 from longlens.tasks import Task
-from longlens.tasks.expected import expected_version
-from longlens.tasks.identity import current_identity
+from longlens.tasks.identity import current_identity, expected_version
 from longlens.tasks.mix import MixedTask
 from longlens.training.faults import TrainingError
 from longlens.training.options import TrainOptions, difference, recorded_identity

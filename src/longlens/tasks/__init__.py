@@ -16,7 +16,7 @@ from longlens.tasks.cache import cache_root
 from longlens.tasks.data import Example, Split, Task
 from longlens.tasks.errors import DataError
 from longlens.tasks.identity import check_made_from
-from longlens.tasks.imported import open_imported
+from longlens.tasks.imported import read_imported
 from longlens.tasks.manifest import Manifest, Verify
 from longlens.tasks.registry import TASKS, find_task
 from longlens.tasks.spec import Spec
@@ -91,7 +91,7 @@ def load(
         workers: processes for the generators.
         options: the task's own options; they are part of what is looked up.
     """
-    imported = open_imported(root, name, verify)
+    imported = read_imported(root, name, lambda folder: Task(folder, verify))
     if imported is not None:
         if options:
             raise DataError(f"{name} is imported and has no options, got {sorted(options)}")

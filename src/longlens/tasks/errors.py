@@ -26,3 +26,17 @@ def check_least(options: object, owner: str = "", **least: int) -> None:
         if getattr(options, name) < low:
             prefix = f"{owner}: " if owner else ""
             raise DataError(f"{prefix}{name} must be {low} or more, got {getattr(options, name)}")
+
+
+def check_shares(validation: float, test: float) -> None:
+    """Raise unless two shares of the examples can be held out.
+
+    >>> check_shares(0.5, 0.5)
+    Traceback (most recent call last):
+    longlens.tasks.errors.DataError: validation and test must be shares between 0 and 1 that ...
+    """
+    if not (0 < validation < 1 and 0 < test < 1 and validation + test < 1):
+        raise DataError(
+            "validation and test must be shares between 0 and 1 that leave a rest, got "
+            f"{validation} and {test}"
+        )

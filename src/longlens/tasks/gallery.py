@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import html
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,21 +62,22 @@ def label(task: Task, example: Example) -> str:
     return f"{target}{extras}"
 
 
-def example_texts(task: Task, split: str, count: int, seed: int) -> list[tuple[str, str]]:
-    """Return (label, drawn or printed input) of a few examples."""
+def example_texts(
+    task: Task, split: str, count: int, seed: int
+) -> list[tuple[str, str, int | None]]:
+    """Return (label, drawn or printed input, number) of a few examples; a window has no number."""
     words = words_of(task)
     if task.spec.kind == "next_token":
         stream = task[split].stream
         places = [min(place, max(0, len(stream) - 400)) for place in pick(task[split], count, seed)]
-        return [
-            (f"from token {place:,}", decode(task.spec, stream[place : place + 400], words=words))
-            for place in places
-        ]
-    out = []
+        texts = [decode(task.spec, stream[place : place + 400], words=words) for place in places]
+        titles = [f"from token {place:,}" for place in places]
+        return [(title, text, None) for title, text in zip(titles, texts, strict=True)]
+    out: list[tuple[str, str, int | None]] = []
     for index in pick(task[split], count, seed):
         example = task[split][index]
         texts = [decode(task.spec, np.asarray(part)) for part in example.inputs]
-        out.append((f"{split} {index}: {label(task, example)}", "\n~~~\n".join(texts)))
+        out.append((f"{split} {index}: {label(task, example)}", "\n~~~\n".join(texts), index))
     return out
 
 
@@ -109,7 +109,7 @@ def _bars(histogram: tuple[tuple[int, int, int], ...]) -> str:
     return f"<table>{''.join(rows)}</table>" if rows else ""
 
 
-def _card(task: Task, title: str, body: str, index: int | None, split: str) -> str:
+def _card(task: Task, split: str, title: str, body: str, index: int | None) -> str:
     if index is not None and task.spec.image is not None:
         picture = task[split].sequence(index).reshape(task.spec.image)
         data = base64.b64encode(encode_png(picture)).decode()
@@ -121,13 +121,7 @@ def _card(task: Task, title: str, body: str, index: int | None, split: str) -> s
 
 def _page(task: Task, split: str, count: int, seed: int, stats: dict[str, SplitStats]) -> str:
     texts = example_texts(task, split, count, seed)
-    indices: list[Any] = [None] * len(texts)
-    if task.spec.kind != "next_token":
-        indices = pick(task[split], count, seed)
-    cards = "".join(
-        _card(task, title, body, index, split)
-        for (title, body), index in zip(texts, indices, strict=True)
-    )
+    cards = "".join(_card(task, split, title, body, index) for title, body, index in texts)
     facts = "".join(
         f"<h2>{name}: {fact.examples:,} examples, {fact.tokens:,} tokens</h2>"
         f"{_bars(fact.histogram)}"

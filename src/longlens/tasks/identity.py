@@ -1,4 +1,4 @@
-"""Which data a task is at the moment, without opening them."""
+"""Which data a task is at the moment, and what they will be, without opening them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from longlens.tasks.build import find_folder, make_options
 from longlens.tasks.errors import DataError
-from longlens.tasks.imported import imported_folder
+from longlens.tasks.imported import read_imported
 from longlens.tasks.manifest import Manifest, read_manifest
 from longlens.tasks.mix import easier_options, mixed_identity
 from longlens.tasks.registry import find_task
+from longlens.tasks.spec import Spec
 
 
 def current_identity(
@@ -38,9 +39,9 @@ def current_identity(
         parts = [current_identity(name, root, **{**options, **change}) for change in changes]
         known = [part for part in parts if part is not None]
         return mixed_identity(known) if len(known) == len(parts) else None
-    folder = imported_folder(root, name)
-    if folder is not None:
-        return _imported_identity(root, name, folder)
+    imported = read_imported(root, name, lambda folder: read_manifest(folder).identity)
+    if imported is not None:
+        return imported
     try:
         info = find_task(name)
     except DataError:  # imported once, and deleted since
@@ -66,13 +67,29 @@ def check_made_from(folder: Path, manifest: Manifest, root: str | Path | None) -
             )
 
 
-def _imported_identity(root: str | Path | None, name: str, folder: Path | None) -> str | None:
-    while folder is not None:
-        try:
-            return read_manifest(folder).identity
-        except DataError:
-            now = imported_folder(root, name)
-            if now == folder:
-                raise
-            folder = now  # it was replaced at this moment
-    return None
+def expected_version(name: str, **options: Any) -> int | None:
+    """The version of the data that would be made now; None for what the user imported.
+
+    >>> expected_version("listops"), expected_version("mine")
+    (1, None)
+    """
+    try:
+        info = find_task(name)
+    except DataError:
+        return None
+    return info.version_of(make_options(info, options))
+
+
+def expected_spec(name: str, **options: Any) -> Spec:
+    """The spec that the task ``name`` will have when it is prepared with ``options``.
+
+    It is exact but for ``max_length``, which is the longest that the published data or the
+    generator's options allow, and the vocabulary of a text that is not the published one.
+
+    >>> expected_spec("pathx", size=64).max_length
+    4096
+    """
+    info = find_task(name)
+    if info.spec is None:
+        raise DataError(f"the shape of {name} is not known before it is prepared")
+    return info.spec(make_options(info, options))

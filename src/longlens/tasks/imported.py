@@ -9,16 +9,18 @@ begins with a dot.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from longlens.files import remove_folder
 from longlens.tasks.cache import cache_root, check_name
-from longlens.tasks.data import Task
 from longlens.tasks.errors import DataError
-from longlens.tasks.manifest import FILENAME, Verify
+from longlens.tasks.manifest import FILENAME
 from longlens.tasks.registry import TASKS
 
 IMPORTED = "imported"
+T = TypeVar("T")
 
 
 def home_folder(root: str | Path | None, name: str) -> Path | None:
@@ -55,12 +57,12 @@ def imported_names(root: str | Path | None) -> list[str]:
     )
 
 
-def open_imported(root: str | Path | None, name: str, verify: Verify = "full") -> Task | None:
-    """Open the imported task ``name``; None if there is none."""
+def read_imported(root: str | Path | None, name: str, read: Callable[[Path], T]) -> T | None:
+    """Read the folder of the imported task ``name``, also while it is replaced; None: no task."""
     folder = imported_folder(root, name)
     while folder is not None:
         try:
-            return Task(folder, verify)
+            return read(folder)
         except (DataError, OSError):
             now = imported_folder(root, name)
             if now == folder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import PurePosixPath
 from typing import IO
 
@@ -146,20 +147,21 @@ def build_words(draft: Draft) -> tuple[Spec, dict[str, int]]:
 def _write_words(draft: Draft, split: str, file: IO[bytes], ids: dict[bytes, int]) -> int:
     """Write one file's words as numbers, block by block; return how many there are."""
     unknown, end = ids[b"<unk>"], ids[b"<eos>"]
-    pending: list[int] = []
-    block = total = 0
-    for line in file:
-        pending.extend(ids.get(word, unknown) for word in line.split())
-        pending.append(end)
-        while len(pending) >= PART:
-            part, pending = pending[:PART], pending[PART:]
-            draft.writer.write_block(split, block, {"stream": np.array(part, np.int32)})
-            block, total = block + 1, total + PART
-    if pending:
-        draft.writer.write_block(split, block, {"stream": np.array(pending, np.int32)})
-    if total + len(pending) < 2:
+    numbers = (
+        ids.get(word, unknown) if word is not None else end
+        for line in file
+        for word in (*line.split(), None)
+    )
+    total = 0
+    for block in count():
+        part = np.fromiter(islice(numbers, PART), np.int32)
+        if not len(part):
+            break
+        draft.writer.write_block(split, block, {"stream": part})
+        total += len(part)
+    if total < 2:
         raise DataError(f"wikitext103: the {split} text is empty")
-    return total + len(pending)
+    return total
 
 
 def estimate_bytes(options: LanguageOptions) -> int:

@@ -9,7 +9,7 @@ content, so that a changed byte anywhere in it is an error, even one between two
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,13 +77,8 @@ class Manifest:
             "spec": self.spec.to_json(),
             "options": self.options,
             "examples": self.examples,
-            "arrays": {
-                name: {"dtype": a.dtype, "shape": list(a.shape), "files": list(a.files)}
-                for name, a in self.arrays.items()
-            },
-            "files": {
-                name: {"bytes": f.bytes, "sha256": f.sha256} for name, f in self.files.items()
-            },
+            "arrays": {name: asdict(entry) for name, entry in self.arrays.items()},
+            "files": {name: asdict(entry) for name, entry in self.files.items()},
         }
 
     @property
@@ -136,7 +131,7 @@ def read_manifest(folder: Path) -> Manifest:
                 name: ArrayEntry(a["dtype"], tuple(a["shape"]), tuple(a["files"]))
                 for name, a in values["arrays"].items()
             },
-            files={name: FileEntry(f["bytes"], f["sha256"]) for name, f in values["files"].items()},
+            files={name: FileEntry(**entry) for name, entry in values["files"].items()},
             sources=values["sources"],
             notes=values["notes"],
         )

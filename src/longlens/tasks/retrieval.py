@@ -12,19 +12,18 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import PurePosixPath
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.tasks.build import Draft
-from longlens.tasks.errors import DataError, check_least
+from longlens.tasks.errors import DataError, check_least, check_shares
 from longlens.tasks.fetch import Remote
 from longlens.tasks.order import generator, permutation
 from longlens.tasks.progress import Progress
 from longlens.tasks.spec import SPLITS, Spec
-from longlens.tasks.writer import Writer
+from longlens.tasks.writer import Arrays, Writer
 from longlens.untrusted import parse_json
 
 LRA = Remote(  # nobody published a checksum; the manifest records the one that was found
@@ -74,11 +73,7 @@ class CitationOptions:
 
     def __post_init__(self) -> None:
         check_least(self, "retrieval", max_length=1, seed=0)
-        if not (0 < self.validation < 1 and 0 < self.test < 1 and self.validation + self.test < 1):
-            raise DataError(
-                "retrieval: validation and test are shares between 0 and 1 that leave a rest, got "
-                f"{self.validation} and {self.test}"
-            )
+        check_shares(self.validation, self.test)
 
 
 class _Documents:
@@ -116,26 +111,14 @@ class _Documents:
 
 def _write_pairs(writer: Writer, split: str, rows: Iterable[tuple[int, int, int]]) -> int:
     """Write (label, document, document) rows in blocks; return how many there were."""
-    pending: list[tuple[int, int, int]] = []
-    block = total = 0
-
-    def flush() -> None:
-        nonlocal pending, block
-        table = np.array(pending, np.int32).reshape(-1, 3)
-        arrays: dict[str, npt.NDArray[Any]] = {
-            "pairs": table[:, 1:].copy(),
-            "targets": table[:, 0].astype(np.uint8),
-        }
-        writer.write_block(split, block, arrays)
-        pending, block = [], block + 1
-
-    for row in rows:
-        pending.append(row)
-        total += 1
-        if len(pending) == PAIRS_IN_BLOCK:
-            flush()
-    if pending:
-        flush()
+    rows, total = iter(rows), 0
+    for block in count():
+        if not (part := list(islice(rows, PAIRS_IN_BLOCK))):
+            break
+        table = np.array(part, np.int32)
+        targets: Arrays = {"targets": table[:, 0].astype(np.uint8)}
+        writer.write_block(split, block, {"pairs": table[:, 1:].copy(), **targets})
+        total += len(part)
     if not total:
         raise DataError(f"retrieval: the {split} split holds no pair")
     return total

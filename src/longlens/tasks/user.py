@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.files import make_folder
-from longlens.tasks.errors import DataError
+from longlens.tasks.errors import DataError, check_shares
 from longlens.tasks.files import check_space, locked
 from longlens.tasks.imported import home_folder, imported_folder, next_folder, remove_others
 from longlens.tasks.manifest import Manifest
@@ -73,11 +73,7 @@ def import_arrays(
     if home is None:
         raise DataError(f"name {name!r} belongs to a task of longlens; choose another")
     _refuse_overwriting(root, name, replace)
-    if not (0 < validation < 1 and 0 < test < 1 and validation + test < 1):
-        raise DataError(
-            "validation and test must be shares between 0 and 1 that leave a rest, got "
-            f"{validation} and {test}"
-        )
+    check_shares(validation, test)
     values = open_array(tokens, "tokens")
     check_space(home, int(2.1 * values.nbytes), f"importing {name}")
     options = {"validation": validation, "test": test, "seed": seed}
@@ -87,15 +83,15 @@ def import_arrays(
         writer = Writer(folder, name, 1, options, fresh=True, partial=partial)
         try:
             if targets is None:
-                spec, sizes = _write_stream(
-                    writer, values, lengths, kind, vocab_size, validation, test
-                )
+                if lengths is not None:
+                    raise DataError("lengths needs targets: without targets, tokens is one stream")
+                spec, sizes = _write_stream(writer, values, kind, vocab_size)
             else:
                 given = None if lengths is None else np.asarray(open_array(lengths, "lengths"))
                 inputs = check_inputs(values, given, "tokens")
                 chosen, goals = check_targets(open_array(targets, "targets"), inputs.count, kind)
                 spec = _spec(inputs, chosen, goals, num_classes, vocab_size)
-                sizes = _write_examples(writer, spec, inputs, goals, validation, test, seed)
+                sizes = _write_examples(writer, spec, inputs, goals)
         except BaseException:
             writer.discard()
             raise
@@ -112,21 +108,14 @@ def _refuse_overwriting(root: str | Path | None, name: str, replace: bool) -> No
 
 
 def _write_stream(
-    writer: Writer,
-    values: Array,
-    lengths: ArrayOrPath | None,
-    kind: str | None,
-    vocab_size: int | None,
-    validation: float,
-    test: float,
+    writer: Writer, values: Array, kind: str | None, vocab_size: int | None
 ) -> tuple[Spec, dict[str, int]]:
+    """Write a stream of tokens, of which the last ones are held out; return spec and sizes."""
     if kind not in (None, "next_token"):
         raise DataError(f"kind {kind!r} needs targets")
-    if lengths is not None:
-        raise DataError("lengths needs targets: without targets, tokens is one stream")
     if values.ndim != 1 or values.dtype.kind not in "ui" or not values.size:
         raise DataError(f"a stream must be (total,) integers, got {values.dtype} {values.shape}")
-    held = [int(len(values) * validation), int(len(values) * test)]
+    held = [int(len(values) * writer.options[split]) for split in ("validation", "test")]
     if min(*held, len(values) - sum(held)) < 2:
         raise DataError(f"{len(values)} tokens are too few to split")
     vocab = vocabulary(values, vocab_size)
@@ -159,13 +148,10 @@ def _spec(
     if not floating:
         vocab = vocabulary(inputs.values, vocab_size)
         if inputs.lengths is not None:  # padding needs an id that no real token has
-            zero_used = (
-                bool((inputs.values == 0).any())
-                if inputs.flat
-                else any(
-                    bool((inputs.values[i, :n] == 0).any()) for i, n in enumerate(inputs.lengths)
-                )
-            )
+            rows = [inputs.values]
+            if not inputs.flat:
+                rows = [inputs.values[i, :n] for i, n in enumerate(inputs.lengths)]
+            zero_used = any(bool((row == 0).any()) for row in rows)
             pad = vocab if zero_used else 0
             vocab += int(zero_used)
     elif inputs.lengths is not None:
@@ -188,28 +174,18 @@ def _spec(
     )
 
 
-def _write_examples(
-    writer: Writer,
-    spec: Spec,
-    inputs: Inputs,
-    goals: Array,
-    validation: float,
-    test: float,
-    seed: int,
-) -> dict[str, int]:
-    held = [max(1, int(inputs.count * validation)), max(1, int(inputs.count * test))]
+def _write_examples(writer: Writer, spec: Spec, inputs: Inputs, goals: Array) -> dict[str, int]:
+    """Write examples in three splits, at random by the writer's seed; return their sizes."""
+    shares = [writer.options[split] for split in ("validation", "test")]
+    held = [max(1, int(inputs.count * share)) for share in shares]
     if inputs.count - sum(held) < 1:
         raise DataError(f"{inputs.count} examples are too few to split into three")
-    order = permutation(inputs.count, seed)
-    parts = dict(
-        zip(("validation", "test", "train"), np.split(order, np.cumsum(held)), strict=True)
-    )
-    starts = (
-        np.cumsum([0, *inputs.lengths]) if inputs.lengths is not None else np.zeros(0, np.int64)
-    )
-    dtype: Any = (
-        np.float32 if spec.inputs == "floats" else np.min_scalar_type((spec.vocab_size or 1) - 1)
-    )
+    cuts = np.split(permutation(inputs.count, writer.options["seed"]), np.cumsum(held))
+    parts = dict(zip(("validation", "test", "train"), cuts, strict=True))
+    starts = np.cumsum([0, *(() if inputs.lengths is None else inputs.lengths)])
+    dtype: Any = np.dtype(np.float32)
+    if spec.inputs == "tokens":
+        dtype = np.min_scalar_type((spec.vocab_size or 1) - 1)
     for split in SPLITS:
         index = np.sort(parts[split])
         for block, begin in enumerate(range(0, len(index), BLOCK)):
@@ -219,6 +195,5 @@ def _write_examples(
             arrays[key] = np.asarray(arrays[key]).astype(dtype)
             if spec.inputs == "floats" and arrays[key].ndim == (1 if key == "flat" else 2):
                 arrays[key] = arrays[key][..., None]
-            goal = goals[rows]
-            writer.write_block(split, block, arrays | {"targets": goal})
+            writer.write_block(split, block, arrays | {"targets": goals[rows]})
     return {split: len(parts[split]) for split in sorted(SPLITS)}

@@ -14,7 +14,7 @@ from longlens.tasks.order import generator
 from longlens.tasks.spec import SPLITS, Spec
 
 BLOCK_BYTES = 8 << 20
-# Modules with the functions length, vocabulary, classes, draw, labels, render and orbit.
+# Modules with the functions sizes, draw, labels, render and orbit.
 MEMBERS: dict[str, Any] = {
     "far-order": segments,
     "far-match": segments,
@@ -59,13 +59,13 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
 
 def spec_of(name: str, options: Any) -> Spec:
     """What a model needs to know of the task ``name``; no data are needed."""
-    member = MEMBERS[name]
+    sizes = MEMBERS[name].sizes(options)
     return Spec(
         kind="classification",
         inputs="tokens",
-        max_length=member.length(options),
-        vocab_size=member.vocabulary(options),
-        num_classes=member.classes(options),
+        max_length=sizes.length,
+        vocab_size=sizes.vocabulary,
+        num_classes=sizes.classes,
         readout="last" if name in READOUT else None,
     )
 
@@ -73,4 +73,4 @@ def spec_of(name: str, options: Any) -> Spec:
 def estimate(name: str, options: Any) -> int:
     """Bytes of the result, from above."""
     count = options.train + options.validation + options.test
-    return int(count * (MEMBERS[name].length(options) + 2))
+    return int(count * (MEMBERS[name].sizes(options).length + 2))

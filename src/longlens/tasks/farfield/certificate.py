@@ -226,7 +226,7 @@ def _chance(task: str, options: Any) -> Shares:
             replace(options, distance=1), generator(options.seed, 2**31), VALUES
         )
         return np.asarray(np.bincount(many.values, minlength=10) / len(many.values))
-    kinds = 2 if task == "far-injection" else MEMBERS[task].classes(options)
+    kinds = 2 if task == "far-injection" else MEMBERS[task].sizes(options).classes
     return np.full(kinds, 1 / kinds)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks import listops
-from longlens.tasks.farfield.options import LETTERS, FarListOpsOptions
+from longlens.tasks.farfield.options import LETTERS, FarListOpsOptions, Sizes
 from longlens.tasks.farfield.segments import Ints, Tokens, background
 
 
@@ -41,19 +41,9 @@ class Drawn:
     around: Tokens  # (N, L) the background
 
 
-def length(options: FarListOpsOptions) -> int:
-    """Positions of an example."""
-    return options.tokens * options.distance + 1
-
-
-def vocabulary(options: FarListOpsOptions) -> int:
-    """Ids: 0 blank, those of ``listops``, then the letters."""
-    return listops.VOCAB + LETTERS
-
-
-def classes(options: FarListOpsOptions) -> int:
-    """Number of labels."""
-    return 10
+def sizes(options: FarListOpsOptions) -> Sizes:
+    """Ids are 0 blank, those of ``listops``, then the letters."""
+    return Sizes(options.tokens * options.distance + 1, listops.VOCAB + LETTERS, classes=10)
 
 
 def draw(options: FarListOpsOptions, rng: np.random.Generator, count: int) -> Drawn:
@@ -72,7 +62,7 @@ def draw(options: FarListOpsOptions, rng: np.random.Generator, count: int) -> Dr
         starts = np.cumsum(block["lengths"]) - block["lengths"]
         written[first + rows, np.arange(len(rows)) - starts[rows]] = block["flat"]
         values.append(block["targets"].astype(np.int64))
-    around = background(rng, (count, length(options)), options.noise, listops.VOCAB)
+    around = background(rng, (count, sizes(options).length), options.noise, listops.VOCAB)
     return Drawn(written, np.concatenate(values), around)
 
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from longlens.tasks.errors import DataError, check_least
 
 LETTERS = 8  # distractor tokens
+
+
+class Sizes(NamedTuple):
+    """Positions of an example, number of tokens and number of labels."""
+
+    length: int
+    vocabulary: int
+    classes: int
 
 
 @dataclass(frozen=True)

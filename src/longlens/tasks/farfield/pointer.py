@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.farfield.options import LETTERS, PointerOptions
+from longlens.tasks.farfield.options import LETTERS, PointerOptions, Sizes
 from longlens.tasks.farfield.segments import Ints, Tokens, background
 
 
@@ -39,20 +39,10 @@ class Drawn:
     around: Tokens  # (N, L) the background
 
 
-def length(options: PointerOptions) -> int:
-    """Positions of an example."""
-    stride = options.distance - 1 + 2 * options.difficulty
-    return 1 + options.hops * stride + options.distance
-
-
-def vocabulary(options: PointerOptions) -> int:
-    """Ids: 0 blank, n keys, n values, then the letters."""
-    return 1 + 2 * options.difficulty + LETTERS
-
-
-def classes(options: PointerOptions) -> int:
-    """Number of labels."""
-    return options.difficulty
+def sizes(options: PointerOptions) -> Sizes:
+    """Ids are 0 blank, n keys, n values, then the letters."""
+    n, stride = options.difficulty, options.distance - 1 + 2 * options.difficulty
+    return Sizes(1 + options.hops * stride + options.distance, 1 + 2 * n + LETTERS, classes=n)
 
 
 def draw(options: PointerOptions, rng: np.random.Generator, count: int) -> Drawn:
@@ -62,7 +52,9 @@ def draw(options: PointerOptions, rng: np.random.Generator, count: int) -> Drawn
         start=rng.integers(0, options.difficulty, count),
         tables=np.argsort(rng.random(shape), axis=2),
         written=np.argsort(rng.random(shape), axis=2),
-        around=background(rng, (count, length(options)), options.noise, 1 + 2 * options.difficulty),
+        around=background(
+            rng, (count, sizes(options).length), options.noise, 1 + 2 * options.difficulty
+        ),
     )
 
 

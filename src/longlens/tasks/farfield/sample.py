@@ -103,7 +103,7 @@ def length_of(task: str, options: Any) -> int:
     """Positions of an example; of ``far-injection`` beyond the inner one."""
     if task == "far-injection":
         return injection.added_length(options)
-    return int(MEMBERS[task].length(options))
+    return int(MEMBERS[task].sizes(options).length)
 
 
 def positions_seen(task: str, options: Any) -> int:

@@ -38,7 +38,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.farfield.options import LETTERS, MatchOptions, OrderOptions
+from longlens.tasks.farfield.options import LETTERS, MatchOptions, OrderOptions, Sizes
 
 Tokens = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -77,24 +77,16 @@ def sites(options: OrderOptions) -> int:
     return 3 if isinstance(options, MatchOptions) else options.difficulty
 
 
-def length(options: OrderOptions) -> int:
-    """Positions of an example.
+def sizes(options: OrderOptions) -> Sizes:
+    """Ids are 0 blank, 1 … K the marks, then the letters.
 
-    >>> length(OrderOptions(distance=512))
+    >>> sizes(OrderOptions(distance=512)).length
     1669
     """
     count = sites(options)
-    return options.room + (count + 1) * (options.distance - 1) + count * options.width
-
-
-def vocabulary(options: OrderOptions) -> int:
-    """Ids: 0 blank, 1 … K the marks, then the letters."""
-    return 1 + options.difficulty + LETTERS
-
-
-def classes(options: OrderOptions) -> int:
-    """Number of labels."""
-    return 2 if isinstance(options, MatchOptions) else options.difficulty
+    length = options.room + (count + 1) * (options.distance - 1) + count * options.width
+    classes = 2 if isinstance(options, MatchOptions) else options.difficulty
+    return Sizes(length, 1 + options.difficulty + LETTERS, classes)
 
 
 def draw(options: OrderOptions, rng: np.random.Generator, count: int) -> Drawn:

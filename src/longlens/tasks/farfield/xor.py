@@ -24,7 +24,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from longlens.tasks.farfield.options import LETTERS, XorOptions
+from longlens.tasks.farfield.options import LETTERS, Sizes, XorOptions
 from longlens.tasks.farfield.segments import Ints, Tokens, background
 
 ZERO = 1  # the token of a bit 0; a bit 1 is the next
@@ -39,24 +39,14 @@ class Drawn:
     around: Tokens  # (N, L) the background
 
 
-def length(options: XorOptions) -> int:
-    """Positions of an example."""
-    return options.room + options.distance
-
-
-def vocabulary(options: XorOptions) -> int:
-    """Ids: 0 blank, 1 and 2 the bits, then the letters."""
-    return 3 + LETTERS
-
-
-def classes(options: XorOptions) -> int:
-    """Number of labels."""
-    return 2
+def sizes(options: XorOptions) -> Sizes:
+    """Ids are 0 blank, 1 and 2 the bits, then the letters."""
+    return Sizes(options.room + options.distance, vocabulary=3 + LETTERS, classes=2)
 
 
 def draw(options: XorOptions, rng: np.random.Generator, count: int) -> Drawn:
     """Draw ``count`` examples."""
-    around = background(rng, (count, length(options)), options.noise, ZERO + 2)
+    around = background(rng, (count, sizes(options).length), options.noise, ZERO + 2)
     # Distinct places: sorted draws with repetition from a shorter range, spread by 0, 1, 2 …
     free = options.room - options.difficulty + 1
     places = np.sort(rng.integers(0, free, (count, options.difficulty)), axis=1)
