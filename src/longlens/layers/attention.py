@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from longlens.layers.base import Aspects, check_choice
 from longlens.layers.decay import DecayRates
 from longlens.layers.split import SplitSequence
-from longlens.ops.las import las_attention, las_attention_packed, las_attention_sharded
+from longlens.ops.las import las_attention, las_attention_packed, las_attention_sharded, las_weights
 from longlens.ops.las.checks import check_reading
 from longlens.ops.las.decode import LaSCache
 from longlens.ops.las.sharded import EXCHANGES
@@ -163,6 +163,12 @@ class SoftmaxAttention(SplitSequence, nn.Module):
             **self._semantics(mask),
         )
         return self._output(y)
+
+    def weights(self, x: Tensor) -> Tensor:
+        """The smoothed attention matrices of x (B, L, dim), for small lengths: (B, Hq, L, L)."""
+        q, k, _ = self._project(x, torch.arange(x.shape[1], device=x.device))
+        options = {n: v for n, v in self._semantics(None).items() if n != "impl"}
+        return las_weights(q, k, enable_gqa=True, **options)
 
     def _attend_split(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Attend with this rank's queries to the whole sequence: (B, L, dim) -> (B, Hq, L, D)."""

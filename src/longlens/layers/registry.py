@@ -66,6 +66,11 @@ def _parameters(target: Callable[..., nn.Module]) -> dict[str, inspect.Parameter
 _SOFTMAX = "Softmax attention: Vaswani et al. 2017 (arXiv 1706.03762)"
 _ROPE = "RoPE: Su et al. 2021 (arXiv 2104.09864)"
 _LAS = "LaS: Zimerman & Wolf 2024 (ICML, PMLR 235)"
+_FOX = "Forgetting Transformer: Lin et al. 2025 (ICLR, arXiv 2503.02130)"
+_WALL = "Wall Attention: Pai et al. 2026 (Tilde Research)"
+_GATED = "Gated Attention: Qiu et al. 2025 (NeurIPS, arXiv 2505.06708)"
+_MTA = "Multi-Token Attention: Golovneva et al. 2025 (arXiv 2504.00927)"
+_MTA_OPTIONS = {"decay": "none", "smoother": "identity", "learned_taps": True}
 
 MIXERS: dict[str, Callable[..., nn.Module]] = {
     # attention
@@ -81,6 +86,12 @@ MIXERS: dict[str, Callable[..., nn.Module]] = {
     "alibi": Lazy("alibi", "AlibiAttention"),
     "alibi-chunk": Lazy("alibi", "AlibiAttention", {"chunk": 128}),
     "s-alibi-chunk": Lazy("alibi", "AlibiAttention", {"chunk": 128, "window": 5}),
+    "fox": Lazy("family", "ForgettingAttention", {}, _FOX),
+    "wall": Lazy("family", "WallAttention", {}, _WALL),
+    "las-taps": Lazy("family", "DecayAttention", {"learned_taps": True}, _LAS),
+    "las-gauss": Lazy("family", "DecayAttention", {"smoother": "gaussian"}, _LAS),
+    "las-gated": Lazy("family", "DecayAttention", {"gate": "channel"}, _GATED),
+    "mta-key": Lazy("family", "DecayAttention", _MTA_OPTIONS, _MTA),
     "local": Lazy("local", "LocalAttention"),
     "reformer": Lazy("reformer", "Reformer"),
     "linformer": Lazy("linformer", "Linformer"),

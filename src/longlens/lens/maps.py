@@ -21,7 +21,6 @@ from longlens.layers.gmlp import GMLP
 from longlens.layers.heads import MultiHead, fold_chunks, fold_mask, unfold_chunks
 from longlens.layers.local import LocalAttention
 from longlens.layers.mega import Mega
-from longlens.ops.las import las_weights
 
 
 @torch.no_grad()
@@ -36,9 +35,7 @@ def attention_map(layer: nn.Module, x: Tensor) -> Tensor | None:
     torch.Size([1, 8, 5, 5])
     """
     if isinstance(layer, SoftmaxAttention):
-        q, k, _ = layer._project(x, torch.arange(x.shape[1], device=x.device))
-        options = {n: v for n, v in layer._semantics(None).items() if n != "impl"}
-        return las_weights(q, k, enable_gqa=True, **options)
+        return layer.weights(x)
     if isinstance(layer, Mega):
         return _mega(layer, x)
     if isinstance(layer, MultiHead):

@@ -30,6 +30,7 @@ def decay_attention(
     key_mask: Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
+    rate_max: float | None = None,
     impl: str = "auto",
 ) -> Tensor:
     """Attention with any decay before the softmax and any smoother after it, exact.
@@ -55,6 +56,9 @@ def decay_attention(
         key_mask: (B, S) bool, True for a real token.
         scale: factor of the scores; None: 1/sqrt(D).
         enable_gqa: allow fewer key heads than query heads.
+        rate_max: a bound on `alpha` and -`log_gate` (on their sum, if both are there) that is known
+            without reading them. Compiled code and CUDA graphs want one; without it eager code
+            reads, and compiled code takes parts that hold for any range.
         impl: "auto", or "reference", "sdpa" by name; `explain_decay` tells what auto takes.
 
     Returns:
@@ -68,9 +72,9 @@ def decay_attention(
     """
     call = DecayCall(
         query, key, value, alpha, log_gate, slopes, power, log_forget, sink, taps, smoothing, edge,
-        is_causal, key_mask, scale, enable_gqa,
+        is_causal, key_mask, scale, enable_gqa, rate_max,
     )  # fmt: skip
-    return routes.attend(check(call), impl)
+    return routes.attend(call, impl)
 
 
 def explain_decay(

@@ -31,6 +31,7 @@ class DecayCall:
     key_mask: Tensor | None = None
     scale: Any = None  # a float, once checked
     enable_gqa: bool = False
+    rate_max: float | None = None
     offset: Any = None  # the position of the first query, once checked
 
     @property
@@ -57,7 +58,7 @@ def check(call: DecayCall) -> DecayCall:
             )
         window = call.taps.shape[1]
     call.smoothing = check_reading(
-        window, call.smoothing, call.edge, call.is_causal, scale=call.scale
+        window, call.smoothing, call.edge, call.is_causal, scale=call.scale, alpha_max=call.rate_max
     )
     check_side_inputs(q, k, call.alpha, call.key_mask, None)
     B, heads, S, D = q.shape[0], q.shape[1], k.shape[2], q.shape[3]

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from longlens.ops.family.biased import biased_attention
-from longlens.ops.family.call import DecayCall
+from longlens.ops.family.call import DecayCall, check
 from longlens.ops.family.fold import ADD_RANGE, columns, levels, scaled
 from longlens.ops.family.parts import equal_widths, halved, sink_part, square
 from longlens.ops.family.reference import reference
@@ -23,15 +23,21 @@ from longlens.ops.las.plan import Assumed, Plan, Route, always, choose, no_opera
 from longlens.ops.las.prepare import narrow, repeat_heads
 from longlens.ops.las.routes import attend as attend_las
 from longlens.ops.las.transforms import exporting, functional, needs_formula
-from longlens.ops.numerics import full_precision
+from longlens.ops.numerics import full_precision, no_autocast
 
 ROW_BLOCK = 128  # rows whose scores the formula holds at a time
 IMPLEMENTATIONS = ("auto", "reference", "sdpa")
 
 
 def attend(call: DecayCall, impl: str) -> Tensor:
-    """Run a checked call: (B, Hq, L, Dv)."""
-    plan = make_plan(call, impl)
+    """Check a call, decide how it runs, and run it: (B, Hq, L, Dv)."""
+    device = call.query.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):  # as SDPA does; decays keep theirs
+        dtype = torch.get_autocast_dtype(device)
+        call.query, call.key, call.value = (t.to(dtype) for t in (call.query, call.key, call.value))
+        with no_autocast(call.query):
+            return attend(call, impl)
+    plan = make_plan(check(call), impl)
     return _NAMED[plan.impl, plan.route].run(call, plan)
 
 
@@ -39,26 +45,35 @@ def make_plan(call: DecayCall, impl: str) -> Plan:
     """The first route that does not refuse the call, and what it assumes of ranges."""
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
-    assumed = Assumed() if impl == "reference" else Assumed(fits=_fits(call))
+    empty = call.query.numel() == 0 or call.key.shape[2] == 0
+    assumed = Assumed() if impl == "reference" or empty else Assumed(fits=_fits(call))
     route = choose(ROUTES, call, impl, assumed)
     many = _many_calls(call, assumed) or "asked for by name"
     return Plan(route.impl, route.name, (route.why.format(many=many),), assumed)
 
 
 def _fits(call: DecayCall) -> bool:
-    """Whether all decays fold in range, as far as that may be read; gates must not grow."""
-    if not (call.multiplies or call.adds) or not may_read(call.query):
-        return not (call.multiplies or call.adds)
+    """Whether all decays fold in range, as far as that is known or may be read.
+
+    What is added cannot overflow, and in half precision no range of it costs digits that scores
+    have, so that it is not read there.
+    """
     dtype = call.query.dtype if call.query.is_cuda else _wide(call.query.dtype)
+    half = dtype in (torch.bfloat16, torch.float16)
+    multiplied = 0.0 if call.rate_max is None else call.rate_max * call.key.shape[2]
+    if (not call.multiplies or call.rate_max is not None) and (not call.adds or half):
+        return bool(multiplied <= FOLD_RANGE[dtype])
+    if not may_read(call.query):
+        return False
     with torch.no_grad():
         m, a = levels(call)
-        numbers = [call.query.new_zeros((), dtype=torch.float64)]
-        for name in ("log_gate", "log_forget"):
-            gate = getattr(call, name)
-            numbers.append(numbers[0] if gate is None else gate.amax().double())
-        numbers.append(numbers[0] if m is None else (m[:, :, 0] - m[:, :, -1]).amax())
-        numbers.append(numbers[0] if a is None else (a.amax(2) - a.amin(2)).amax())
-        _, gate, forget, multiplied, added = torch.stack(numbers).tolist()
+        zero = call.query.new_zeros((), dtype=torch.float64)
+        gates = [zero if t is None else t.amax().double() for t in (call.log_gate, call.log_forget)]
+        ranges = [
+            zero if m is None else (m[:, :, 0] - m[:, :, -1]).amax(),
+            zero if a is None else (a.amax(2) - a.amin(2)).amax(),
+        ]
+        gate, forget, multiplied, added = torch.stack([*gates, *ranges]).tolist()
     for name, largest in (("log_gate", gate), ("log_forget", forget)):
         if not largest <= 0:
             raise ValueError(f"{name} must hold logarithms of gates, at most 0, got {largest:g}")
@@ -141,7 +156,7 @@ def _run_las(call: DecayCall, plan: Plan) -> Tensor:
     k = call.key if v.shape[1] == call.key.shape[1] else repeat_heads(call.query, call.key)[0]
     las = Call(
         call.query, k, v, call.alpha, is_causal=call.is_causal, key_mask=call.key_mask,
-        scale=call.scale, enable_gqa=True,
+        alpha_max=call.rate_max, scale=call.scale, enable_gqa=True,
     )  # fmt: skip
     return attend_las(las, "auto")
 
