@@ -46,6 +46,7 @@ def candidates(model):
         )
     usable = {name: value for name, value in known.items() if name in names}
     main = getattr(model, "main_input_name", "input_ids")
+    main = main if isinstance(main, str) else main[0]
     text = {
         n: usable[n]
         for n in ("input_ids", "attention_mask", "bbox", "decoder_input_ids")
