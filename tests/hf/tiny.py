@@ -4,6 +4,7 @@ import torch
 import transformers
 
 import longlens.hf
+from longlens.hf.state import LaSState
 
 # Large initial weights, or attention would be uniform and nothing could go wrong in it.
 COMMON = dict(hidden_size=32, num_attention_heads=4, intermediate_size=48, initializer_range=0.4)
@@ -50,4 +51,4 @@ def pad(ids, side, count=5):
 
 def layers_of(model):
     """The states of LaS attention, in order."""
-    return [m for m in model.modules() if type(m).__name__ == "LaSState"]
+    return [m for m in model.modules() if isinstance(m, LaSState)]

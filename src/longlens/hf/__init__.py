@@ -4,8 +4,9 @@
 """
 
 import longlens.hf._requirements  # noqa: F401
+from longlens.hf.finetune import parameter_groups, shard_rates
 from longlens.hf.models import configure, extend_transformers
 
-__all__ = ["configure"]
+__all__ = ["configure", "parameter_groups", "shard_rates"]
 
 extend_transformers()

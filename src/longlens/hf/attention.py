@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from longlens.hf.mask import COMPILED, EXPLICIT, LaSMask
 from longlens.hf.options import check_sees_no_future
-from longlens.hf.state import LaSState
+from longlens.hf.state import state_of
 from longlens.ops.las import las_attention, las_attention_varlen
 
 # Arguments by which models ask for something that LaS attention has no counterpart of.
@@ -54,8 +54,8 @@ def las_attention_forward(
 
     """
     name = type(module).__name__
-    state = getattr(module, "las", None)
-    if not isinstance(state, LaSState):
+    state = state_of(module)
+    if state is None:
         raise ValueError(
             f"{name} has no decay rates: choose LaS attention through "
             "attn_implementation='las' or model.set_attn_implementation('las')"

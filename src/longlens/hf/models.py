@@ -26,7 +26,7 @@ from longlens.hf.modules import (
     unable,
 )
 from longlens.hf.options import CONFIG_KEY, OptionArguments, read_options, write_options
-from longlens.hf.state import LaSState
+from longlens.hf.state import LaSState, state_of
 
 RATES = rf"\.{NAME}\.alpha$"
 
@@ -93,7 +93,7 @@ def attach(model: PreTrainedModel) -> None:
     found = False
     for index, _, module in attention_modules(model):
         found = True
-        if not isinstance(getattr(module, NAME, None), LaSState):
+        if state_of(module) is None:
             options = read_options(module.config)
             module.las = new_state(module, options.at(index))
             write_options(module.config, options)

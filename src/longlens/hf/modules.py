@@ -88,8 +88,9 @@ def refuse_second_sequence(module: Any, args: tuple[Any, ...], kwargs: dict[str,
     """Before an attention module's forward: raise where keys come from other tokens."""
     if not uses_las(module):
         return
-    inputs = dict(zip(module.las.inputs, args, strict=False)) | kwargs
-    tokens = inputs.get(module.las.inputs[0])
+    names = module.las.inputs
+    inputs = dict(zip(names, args, strict=False)) | kwargs
+    tokens = inputs.get(names[0])
     for name in SECOND_SEQUENCE:
         other = inputs.get(name)
         if other is not None and other is not tokens:

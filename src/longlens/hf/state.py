@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from longlens.hf.options import Options
 from longlens.layers.decay import DecayRates
+
+
+def state_of(module: nn.Module) -> LaSState | None:
+    """The rates of an attention module, those of PEFT's active adapter if they are its own."""
+    state: Any = getattr(module, "las", None)
+    if isinstance(getattr(state, "original_module", None), LaSState):
+        active = [] if state.disable_adapters else state.active_adapters
+        state = state.modules_to_save[active[0]] if active else state.original_module
+    return state if isinstance(state, LaSState) else None
 
 
 class LaSState(DecayRates):
@@ -35,9 +45,10 @@ class LaSState(DecayRates):
         self.edge, self.chunk = options.edge, options.chunk
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """`from_pretrained` loads by assignment."""
+        """`from_pretrained` loads by assignment; FSDP assigns the same tensors in each step."""
         super().__setattr__(name, value)
-        if name == "alpha":
+        if name == "alpha" and not hasattr(value, "_known_to_las"):
+            value._known_to_las = True
             self.follow()
 
     def extra_repr(self) -> str:
