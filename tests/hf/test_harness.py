@@ -14,7 +14,8 @@ import yaml
 import longlens.hf
 from tests.hf.tiny import layers_of, make
 
-WORDS = (
+TEXT = "the cat sat on a mat and saw how it was then it ran off"
+WORDS = TEXT.split()
     *["the", "cat", "sat", "on", "a", "mat", "and"],
     *["saw", "how", "it", "was", "then", "it", "ran", "off"],
 )
@@ -37,7 +38,7 @@ def saved(folder):
 
 def test_another_program_runs_with_las_attention(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["longlens.hf"])
-    with pytest.raises(SystemExit, match="usage: python -m longlens.hf MODULE"):
+    with pytest.raises(SystemExit, match=r"usage: python -m longlens\.hf MODULE"):
         runpy.run_module("longlens.hf", run_name="__main__")
     monkeypatch.setattr(sys, "argv", ["longlens.hf", "calendar", "2026", "11"])
     runpy.run_module("longlens.hf", run_name="__main__")
@@ -49,7 +50,7 @@ def test_another_program_runs_with_las_attention(monkeypatch, capsys):
 def test_the_perplexity_of_lm_eval_is_that_of_the_model(tmp_path):
     pytest.importorskip("lm_eval")
     model = saved(tmp_path / "model")
-    texts = [" ".join(WORDS), " ".join(WORDS[::-1])]
+    texts = [TEXT, " ".join(WORDS[::-1])]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(dict(text=t)) + "\n" for t in texts))
     task = dict(
         task="tiny", dataset_path="json", output_type="loglikelihood_rolling", test_split="test",
