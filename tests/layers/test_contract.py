@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from longlens.models.count import flop_count, saved_bytes
+from longlens.models.count import flop_count
 from tests.layers.cases import CASES, DEFAULTS, IDS, KEYS, directions, make, run_steps
+from tests.layers.memory import saved_bytes
 
 DIM = 16
 every_case = pytest.mark.parametrize(("key", "direction"), CASES, ids=IDS)

@@ -10,9 +10,10 @@ from torch import nn
 from longlens.cli.layers import COLUMNS, fitted, main
 from longlens.layers import build
 from longlens.models.aspects import decays, describe, is_recurrent, paper
-from longlens.models.count import OperationCounter, flop_count, parameter_count, saved_bytes
+from longlens.models.count import OperationCounter, flop_count, parameter_count
 from longlens.tables import Table
 from tests.layers.cases import KEYS
+from tests.layers.memory import saved_bytes
 
 # Table 10: decaying, regularised, unique initialisation, stable, gating, complex, normalised,
 # non-recurrent.

@@ -1,11 +1,19 @@
-"""The frame of the classical recurrent layers (LSTM, GRU): weights, padding, both directions."""
+"""LSTM: Hochreiter & Schmidhuber 1997 (Neural Computation 9:1735), and GRU: Cho et al. 2014.
+
+"Long Short-Term Memory", with the forget gate of Gers et al. 2000, as everyone uses it, and
+"Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine Translation"
+(arXiv 1406.1078).
+
+Left open by the second paper, chosen here: the reset gate multiplies the recurrent product with its
+bias (as cuDNN does), not the state before it.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from longlens.layers.base import Mixer, State, check_positive, check_step
+from longlens.layers.base import Aspects, Mixer, State, check_positive, check_step
 from longlens.ops.numerics import full_precision, no_autocast
 from longlens.ops.rnn import GATES, rnn, rnn_step
 
@@ -15,18 +23,18 @@ class RecurrentNetwork(Mixer):
 
     Args:
         dim: D.
-        kind: "lstm" or "gru".
         bidirectional: a second network reads from the end; a projection joins the two.
     """
 
     cost = "L"
+    aspects = Aspects(stable=True, gating=True)
+    kind: str
 
-    def __init__(self, dim: int, kind: str, *, bidirectional: bool) -> None:
+    def __init__(self, dim: int, *, bidirectional: bool = False) -> None:
         super().__init__()
         check_positive(dim=dim)
         self.causal = not bidirectional
-        self.kind = kind
-        gates, bound = GATES[kind] * dim, dim**-0.5
+        gates, bound = GATES[self.kind] * dim, dim**-0.5
 
         def draw(*shape: int) -> nn.Parameter:  # the usual initialisation of these layers
             return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
@@ -77,3 +85,23 @@ class RecurrentNetwork(Mixer):
         with no_autocast(x):
             state = tuple(rnn_step(self.kind, full_precision(x), list(state), list(self.forwards)))
         return state[0].to(x.dtype), state
+
+
+class LSTM(RecurrentNetwork):
+    """Long short-term memory.
+
+    >>> LSTM(8)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    kind = "lstm"
+
+
+class GRU(RecurrentNetwork):
+    """Gated recurrent unit.
+
+    >>> GRU(8)(torch.randn(2, 10, 8)).shape
+    torch.Size([2, 10, 8])
+    """
+
+    kind = "gru"

@@ -65,6 +65,8 @@ def _parameters(target: Callable[..., nn.Module]) -> dict[str, inspect.Parameter
 
 _SOFTMAX = "Softmax attention: Vaswani et al. 2017 (arXiv 1706.03762)"
 _ROPE = "RoPE: Su et al. 2021 (arXiv 2104.09864)"
+_LSTM = "LSTM: Hochreiter & Schmidhuber 1997 (Neural Computation 9:1735)"
+_GRU = "GRU: Cho et al. 2014 (arXiv 1406.1078)"
 _LAS = "LaS: Zimerman & Wolf 2024 (ICML, PMLR 235)"
 _FOX = "Forgetting Transformer: Lin et al. 2025 (ICLR, arXiv 2503.02130)"
 _WALL = "Wall Attention: Pai et al. 2026 (Tilde Research)"
@@ -122,8 +124,8 @@ MIXERS: dict[str, Callable[..., nn.Module]] = {
     # hybrids and recurrent networks
     "mega": Lazy("mega", "Mega"),
     "mega-chunk": Lazy("mega", "Mega", {"chunk": 128}),
-    "lstm": Lazy("lstm", "LSTM"),
-    "gru": Lazy("gru", "GRU"),
+    "lstm": Lazy("recurrent", "LSTM", {}, _LSTM),
+    "gru": Lazy("recurrent", "GRU", {}, _GRU),
 }
 """Key -> factory ``(dim, **options) -> mixer``. Add your own: ``MIXERS["mine"] = MyMixer``."""
 

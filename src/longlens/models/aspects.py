@@ -8,7 +8,7 @@ stability, gating, normalisation.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -30,8 +30,8 @@ ASPECTS = {  # fields of a Description, and their short names in tables
 }
 
 
-@dataclass(frozen=True)
-class Description:
+@dataclass(frozen=True, kw_only=True)
+class Description(Aspects):
     """One row of ``longlens layers``."""
 
     key: str
@@ -43,12 +43,7 @@ class Description:
     """Has a recurrent or cached ``step``."""
     parameters: int
     decaying: bool
-    regularized: bool
-    special_init: bool
-    stable: bool
-    gating: bool
     complex: bool
-    normalized: bool
     non_recurrent: bool
 
 
@@ -144,11 +139,7 @@ def describe(key: str, dim: int = 256, probe_length: int = 256) -> Description:
             steps=hasattr(mixer, "step"),
             parameters=parameter_count(mixer),
             decaying=decays(probe, probe_length, probe_dim),
-            regularized=stated.regularized,
-            special_init=stated.special_init,
-            stable=stated.stable,
-            gating=stated.gating,
             complex=uses_complex_numbers(probe, probe_dim),
-            normalized=stated.normalized,
             non_recurrent=not is_recurrent(probe, probe_dim),
+            **asdict(stated),
         )

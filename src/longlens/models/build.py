@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from longlens.config import ModelConfig
 from longlens.layers.registry import build, options_of, unknown
 from longlens.models.backbone import POOLINGS, Backbone, Block, InputEncoding, sees_ahead
-from longlens.models.heads import ClassificationHead, MatchingHead, RegressionHead, TokenHead
+from longlens.models.heads import ClassificationHead, MatchingHead, TokenHead
 from longlens.models.norms import build_norm
 from longlens.models.pretrained import CONFIG, WEIGHTS, Pretrained, check_fit, read_config
 from longlens.weights import load_tensors
@@ -75,12 +75,8 @@ def build_head(config: ModelConfig, encoding: InputEncoding) -> nn.Module:
         weight = encoding.encode.weight if config.tie_embeddings else None
         assert weight is None or isinstance(weight, nn.Parameter)
         return TokenHead(config.dim, config.vocab_size, weight=weight)
-    kinds = {
-        "classification": ClassificationHead,
-        "regression": RegressionHead,
-        "matching": MatchingHead,
-    }
-    return kinds[config.head](config.dim, config.num_outputs, pooling=config.pooling)
+    kind = MatchingHead if config.head == "matching" else ClassificationHead
+    return kind(config.dim, config.num_outputs, pooling=config.pooling)
 
 
 class Model(Pretrained):

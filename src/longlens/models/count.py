@@ -1,4 +1,4 @@
-"""Counting instead of timing: parameters, arithmetic, and what backward keeps in memory."""
+"""Counting instead of timing: parameters and arithmetic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -127,25 +126,3 @@ def flop_count(run: Callable[[], Any]) -> float:
     with counter:
         run()
     return counter.flops
-
-
-def saved_bytes(run: Callable[[], Any]) -> int:
-    """Bytes that autograd keeps for the backward pass of ``run()``; shared memory counts once.
-
-    >>> x = torch.ones(4, requires_grad=True)
-    >>> saved_bytes(lambda: x.exp())
-    16
-    """
-    kept: dict[int, int] = {}
-    held = []  # keeps storages alive, so that an address is not used twice
-
-    def pack(t: Tensor) -> Tensor:
-        storage = t.untyped_storage()
-        held.append(storage)
-        kept[storage.data_ptr()] = storage.nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        result = run()
-    del result
-    return sum(kept.values())

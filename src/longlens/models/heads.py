@@ -9,12 +9,12 @@ from longlens.models.backbone import pool
 
 
 class ClassificationHead(nn.Module):
-    """One vector of logits (or of regression values) per sequence: (B, L, D) -> (B, C).
+    """One vector of logits, or of regression values, per sequence: (B, L, D) -> (B, C).
 
     Args:
         dim: D.
         outputs: C.
-        pooling: "mean", "last" or "cls".
+        pooling: "mean", "last" or "cls"; "none": values at every position, (B, L, C).
 
     >>> ClassificationHead(8, 3)(torch.randn(2, 5, 8)).shape
     torch.Size([2, 3])
@@ -29,16 +29,6 @@ class ClassificationHead(nn.Module):
         """X (B, L, D), mask (B, L) or None -> (B, C)."""
         out: Tensor = self.project(pool(x, mask, self.pooling))
         return out
-
-
-class RegressionHead(ClassificationHead):
-    """Real values per sequence, or per position with pooling "none".
-
-    >>> RegressionHead(8, 1)(torch.randn(2, 5, 8)).shape
-    torch.Size([2, 1])
-    >>> RegressionHead(8, 1, pooling="none")(torch.randn(2, 5, 8)).shape
-    torch.Size([2, 5, 1])
-    """
 
 
 class MatchingHead(nn.Module):

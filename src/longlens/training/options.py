@@ -14,19 +14,28 @@ from longlens.training.budget import seconds
 from longlens.untrusted import check_folder_name
 
 PROTOCOLS = ("scratch", "denoise", "augment", "pretrain")
-SCHEDULES = ("cosine", "linear", "constant", "plateau")
-DTYPES = ("auto", "float32", "bfloat16")
-DEVICES = ("auto", "cpu", "cuda")
-GRAPHS = ("auto", "none", "step", "inductor")
-NONFINITE = ("stop", "skip", "rollback")
-RESUMES = ("auto", "require", "restart")
-PARALLEL = ("ddp", "fsdp")
-PRETRAINING = ("masked", "causal")
-SHAPES = ("each", "any")
-PIXELS = ("auto", "numbers", "tokens")
-OPTIMIZERS = ("adamw", "muon")
-TRAIN_ON = ("train", "train+validation")
-ABLATIONS = ("none", "heads")
+CHOICES = {
+    "schedule": ("cosine", "linear", "constant", "plateau"),
+    "dtype": ("auto", "float32", "bfloat16"),
+    "device": ("auto", "cpu", "cuda"),
+    "graphs": ("auto", "none", "step", "inductor"),
+    "nonfinite": ("stop", "skip", "rollback"),
+    "resume": ("auto", "require", "restart"),
+    "parallel": ("ddp", "fsdp"),
+    "pretrain_kind": ("masked", "causal"),
+    "shapes": ("each", "any"),
+    "optimizer": ("adamw", "muon"),
+    "pixels": ("auto", "numbers", "tokens"),
+    "train_on": ("train", "train+validation"),
+    "ablate": ("none", "heads"),
+}
+LEAST = {
+    **dict.fromkeys(("steps", "batch_size", "log_every", "buckets", "multiple", "depth", "dim"), 1),
+    **dict.fromkeys(("evaluate_every", "evaluate_batch", "limit", "length", "keep_checkpoints"), 1),
+    **dict.fromkeys(("pretrain_steps", "plateau_patience"), 1),
+    **dict.fromkeys(("lr", "warmup", "weight_decay", "clip", "seed", "patience", "final_lr"), 0),
+    **dict.fromkeys(("denoise_weight", "checkpoint_seconds"), 0),
+}
 
 # Options that say where and how a run is watched and kept. All others decide what it computes:
 # they make up the run's name and must be the same when it is resumed.
@@ -190,12 +199,7 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     """Also write TensorBoard events."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("schedule", SCHEDULES), ("dtype", DTYPES), ("device", DEVICES), ("graphs", GRAPHS),
-            ("nonfinite", NONFINITE), ("resume", RESUMES), ("parallel", PARALLEL),
-            ("pretrain_kind", PRETRAINING), ("shapes", SHAPES), ("optimizer", OPTIMIZERS),
-            ("pixels", PIXELS), ("train_on", TRAIN_ON), ("ablate", ABLATIONS),
-        ):  # fmt: skip
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(
                     f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
@@ -220,16 +224,10 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
         given = [n for n in ("steps", "epochs", "budget") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"give one of steps, epochs and budget, not {' and '.join(given)}")
-        for name in ("steps", "batch_size", "log_every", "buckets", "multiple", "depth", "dim",
-                     "evaluate_every", "evaluate_batch", "limit", "length", "keep_checkpoints",
-                     "pretrain_steps", "plateau_patience"):  # fmt: skip
+        for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be 1 or more, got {value}")
-        for name in ("lr", "warmup", "weight_decay", "clip", "seed", "patience", "denoise_weight",
-                     "checkpoint_seconds", "final_lr"):  # fmt: skip
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)}")
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be {least} or more, got {value}")
         for name in ("beta1", "beta2", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in 0 … 1, without 1, got {getattr(self, name)}")

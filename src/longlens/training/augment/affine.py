@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -81,7 +81,10 @@ def resample(
     return moved[:, 0] + fill
 
 
-def check_interpolation(value: str) -> None:
-    """Raise unless ``value`` is an :data:`Interpolation`."""
-    if value not in ("nearest", "bilinear"):
-        raise ValueError(f"interpolation must be 'nearest' or 'bilinear', got {value!r}")
+def check_options(interpolation: str, **shares: float) -> None:
+    """Raise unless the first is an :data:`Interpolation` and the others are in 0 … 1."""
+    if interpolation not in get_args(Interpolation):
+        raise ValueError(f"interpolation must be 'nearest' or 'bilinear', got {interpolation!r}")
+    for name, value in shares.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be in 0 … 1, got {value}")

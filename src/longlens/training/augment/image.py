@@ -17,7 +17,7 @@ from torch import Tensor
 from longlens.training.augment.affine import (
     Interpolation,
     affine_matrix,
-    check_interpolation,
+    check_options,
     resample,
 )
 from longlens.training.augment.base import Transform, to_images, to_tokens
@@ -144,10 +144,7 @@ class AugmentImage(Transform):
         interpolation: Interpolation = "nearest",
     ) -> None:
         super().__init__()
-        check_interpolation(interpolation)
-        for name, value in (("flip", flip), ("shift", shift)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} must be in 0 … 1, got {value}")
+        check_options(interpolation, flip=flip, shift=shift)
         if not 0 < scale[0] <= scale[1]:
             raise ValueError(f"scale must be a pair 0 < least <= greatest, got {scale}")
         self.shape, self.policy, self.flip, self.shift = shape, policy, flip, shift

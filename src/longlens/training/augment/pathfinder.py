@@ -10,7 +10,7 @@ from torch import Tensor
 from longlens.training.augment.affine import (
     Interpolation,
     affine_matrix,
-    check_interpolation,
+    check_options,
     resample,
 )
 from longlens.training.augment.base import Transform, to_images, to_tokens
@@ -42,10 +42,7 @@ class TurnAndShift(Transform):
         interpolation: Interpolation = "nearest",
     ) -> None:
         super().__init__()
-        check_interpolation(interpolation)
-        for name, value in (("flip", flip), ("shift", shift)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} must be in 0 … 1, got {value}")
+        check_options(interpolation, flip=flip, shift=shift)
         self.shape, self.flip, self.angle, self.shift = shape, flip, angle, shift
         self.interpolation: Interpolation = interpolation
 
