@@ -11,7 +11,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from longlens.cli.data import main
+from longlens.cli.main import main
 from longlens.tasks import TASKS, load
 from longlens.tasks.png import decode_png
 from tests.tasks import layouts
@@ -24,7 +24,7 @@ def run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LONGLENS_DATA", str(tmp_path / "cache"))
 
     def call(*words):
-        code = main([str(word) for word in words])
+        code = main(["data", *map(str, words)])
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 
@@ -163,7 +163,16 @@ def test_damage_is_exit_code_1(run, tmp_path):
 
 
 def test_as_a_process(tmp_path):
-    command = [sys.executable, "-m", "longlens.cli.data", "show", "image", "--root", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "longlens.cli.main",
+        "data",
+        "show",
+        "image",
+        "--root",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and done.stdout == ""
 

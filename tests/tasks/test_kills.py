@@ -52,7 +52,17 @@ def test_sigkill_at_random_moments_with_two_workers(tmp_path, name):
         options = {"images": 5000}
     clean = load(name, tmp_path / "clean", workers=2, **options)
     given = [part for key, value in options.items() for part in (f"--{key}", str(value))]
-    command = [sys.executable, "-m", "longlens.cli.data", "prepare", name, *given, "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "longlens.cli.main",
+        "data",
+        "prepare",
+        name,
+        *given,
+        "--workers",
+        "2",
+    ]
     luck = random.Random(0)
     for _ in range(12):
         run = subprocess.Popen(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,7 +125,7 @@ def judge_files(paths: Sequence[Path]) -> None:
         print(f"{path}: {after if after != before else 'unchanged'}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens audit``; returns the exit code."""
     began = time.monotonic()
     args = parser().parse_args(argv)
@@ -160,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     output = Path(args.output or f"results/audit_{args.task}.json")
     plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
-    command = command_line("audit", sys.argv[2:] if argv is None else argv)
+    command = command_line("audit", argv)
 
     def save(report: dict[str, Any]) -> None:
         write_output(output, to_json({**report, "command": command}))
@@ -176,7 +175,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     for point in failed:
         complain(f"{point['model']}, seed {point['seed']} failed", point["error"])
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

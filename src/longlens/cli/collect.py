@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,7 @@ kept as failed. Reads records only and needs no torch.
   longlens collect /mnt/gpu/runs/table2 runs/table2 -o results/table2.json"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens collect``; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="longlens collect",
@@ -54,7 +53,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     counted = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     print(f"{path}: {len(table.records)} runs ({counted or 'none yet'})")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,7 +74,7 @@ def draw(table: ResultTable) -> str:
     return standalone(line_chart(title, lines, table.x_label, width=640, height=360))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens curve``; returns the exit code."""
     args = parser().parse_args(argv)
     from longlens.files import write_output
@@ -106,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     short = axis.key.rpartition(".")[2]
     output = Path(args.output or f"results/curve_{folders[0].name}_{short}.json")
     plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
-    command = command_line("curve", sys.argv[2:] if argv is None else argv)
+    command = command_line("curve", argv)
 
     def save(table: ResultTable) -> None:
         write_results(output, replace(table, name=output.stem, command=command))
@@ -118,7 +117,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     print(f"{output}\n{plot}")
     return 1 if any(record.status == "failed" for record in table.records) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

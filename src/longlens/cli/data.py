@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -10,7 +9,7 @@ from typing import Any, get_args
 from jsonargparse import ArgumentError, ArgumentParser
 
 from longlens import tasks
-from longlens.cli.terminal import complain, leave_pipe
+from longlens.cli.terminal import complain
 from longlens.tasks import gallery, stats
 from longlens.tasks.build import default_workers, find_folder, make_options
 from longlens.tasks.cache import cache_root
@@ -39,20 +38,21 @@ FLAGS = ("--subset", "--color", "--replace")  # alone they mean true
 
 def _prepared(root: str | Path | None) -> dict[str, list[Path]]:
     """Folders of prepared data sets under ``root``, by task name."""
-    found: dict[str, list[Path]] = {}
+    folders: dict[str, list[Path]] = {}
     base = cache_root(root)
     for path in sorted(base.glob(f"*/*/{FILENAME}")) if base.is_dir() else []:
         folder = path.parent
         if not folder.name.endswith(".partial") and folder.parent.name != IMPORTED:
-            found.setdefault(folder.parent.name, []).append(folder)
+            folders.setdefault(folder.parent.name, []).append(folder)
     for name in imported_names(root):
         if (current := imported_folder(root, name)) is not None:
-            found[name] = [current]
-    return found
+            folders[name] = [current]
+    return folders
 
 
-def list_tasks(root: str | None = None) -> None:
+def list_tasks(words: Sequence[str]) -> None:
     """Print every task with its length, classes, sizes, source and licence; mark prepared ones."""
+    (root,), _ = _parsed(_parser("list", "Every task."), words, "root")
     prepared = _prepared(root)
     for info in TASKS.values():
         mark = "prepared" if info.name in prepared else "generated on first use"
@@ -83,35 +83,54 @@ def _describe(manifest: Manifest) -> None:
         print(f"  note: {note}")
 
 
-def prepare(
-    name: str,
-    root: str | None = None,
-    source: str | None = None,
-    mirror: str | None = None,
-    workers: int | None = None,
-    **options: Any,
-) -> None:
+def prepare(words: Sequence[str]) -> None:
     """Make a data set and print its counts and hashes."""
+    parser = _task_parser("prepare", "Generate, download or read a data set.", words)
+    have = "what you have: the official archive, its files, or arrays"
+    parser.add_argument("--from", type=str | None, default=None, help=have)
+    elsewhere = "an address that has the official file"
+    parser.add_argument("--mirror", type=str | None, default=None, help=elsewhere)
+    parser.add_argument("--workers", type=int | None, default=None, help="default: all cores")
+    (name, root, source, mirror, workers), options = _parsed(
+        parser, words, "name", "root", "from", "mirror", "workers"
+    )
     workers = default_workers() if workers is None else workers
-    manifest = tasks.prepare(name, root, source=source, mirror=mirror, workers=workers, **options)
-    _describe(manifest)
+    _describe(tasks.prepare(name, root, source=source, mirror=mirror, workers=workers, **options))
 
 
-def import_task(name: str, tokens: str, targets: str | None = None, **options: Any) -> None:
+def import_task(words: Sequence[str]) -> None:
     """Make a task out of the user's arrays and print its counts and hashes."""
-    _describe(tasks.import_arrays(name, tokens, targets, **options))
+    parser = _parser("import", "Make a task out of your own .npy arrays.")
+    parser.add_argument("name", type=str, help="under which you will load it")
+    arrays = {
+        "tokens": "integers (N, L), floats (N, L) or (N, L, C); with --lengths also all of them "
+        "one after the other; without targets one long stream (total,)",
+        "targets": "classes (N,), or floats (N,), (N, T) or (N, T, D) for the last T positions; "
+        "left out: next-token prediction",
+        "lengths": "(N,) where examples differ in length",
+    }
+    for option, what in arrays.items():
+        kind: Any = str if option == "tokens" else str | None
+        need = {"required": True} if option == "tokens" else {"default": None}
+        parser.add_argument(f"--{option}", type=kind, help=f".npy file: {what}", **need)
+    parser.add_argument("--kind", choices=get_args(Kind), default=None,
+                        help="what the targets are, where their type does not say it")  # fmt: skip
+    parser.add_function_arguments(
+        tasks.import_arrays, as_group=False, skip={"name", "root", "kind", *arrays}
+    )
+    _describe(tasks.import_arrays(**parser.parse_args(list(words)).as_dict()))
 
 
-def show(
-    name: str,
-    root: str | None = None,
-    split: str = "train",
-    count: int = 3,
-    pick: int = 0,
-    out: str | None = None,
-    **options: Any,
-) -> None:
-    """Print or draw a few examples and the task's statistics; write a gallery to ``out``."""
+def show(words: Sequence[str]) -> None:
+    """Print or draw a few examples and the task's statistics; write a gallery, if asked for."""
+    parser = _task_parser("show", "Look at a data set.", words)
+    parser.add_argument("--split", type=str, default="train", help="|".join(SPLITS))
+    parser.add_argument("--count", type=int, default=3, help="examples to print")
+    parser.add_argument("--pick", type=int, default=0, help="seed of the choice of examples")
+    parser.add_argument("--out", type=str | None, default=None, help="gallery: .png, .html")
+    (name, root, split, count, pick, out), options = _parsed(
+        parser, words, "name", "root", "split", "count", "pick", "out"
+    )
     if count < 1:
         raise DataError(f"count must be 1 or more, got {count}")
     task = tasks.load(name, root, **options)
@@ -137,17 +156,17 @@ def show(
         print(f"gallery: {out}")
 
 
-def verify(name: str | None = None, root: str | None = None, **options: Any) -> None:
+def verify(words: Sequence[str]) -> None:
     """Check every file of one data set, or of every prepared one; name every bad one."""
+    parser = _task_parser("verify", "Check every byte.", words, optional=True)
+    (name, root), options = _parsed(parser, words, "name", "root")
     if name is None:
         folders = [folder for group in _prepared(root).values() for folder in group]
+    elif (imported := imported_folder(root, name)) is not None:
+        folders = [imported]
     else:
-        imported = imported_folder(root, name)
-        if imported is not None:
-            folders = [imported]
-        else:
-            info = find_task(name)
-            folders = [find_folder(info, root, make_options(info, options))]
+        info = find_task(name)
+        folders = [find_folder(info, root, make_options(info, options))]
     damaged = []
     for folder in folders:
         try:
@@ -171,23 +190,34 @@ def _parser(command: str, about: str) -> ArgumentParser:
 
 
 def _task_parser(
-    command: str, about: str, rest: Sequence[str], optional: bool = False
+    command: str, about: str, words: Sequence[str], optional: bool = False
 ) -> ArgumentParser:
-    """Make a parser with the options of the task that ``rest`` names."""
-    name = _named(rest)
+    """Make a parser with the options of the task that ``words`` name."""
+    name = _named(words)
     about += "" if name else f" `longlens data {command} NAME --help` lists the options of a task."
     parser = _parser(command, about)
     which = f"one of {', '.join(TASKS)}, another retrieval-NAME, or what you imported"
     parser.add_argument("name", type=str | None, nargs="?" if optional else None, help=which)
-    known = name is not None and (name in TASKS or name.startswith("retrieval-"))
-    if name is not None and known:
+    if name is not None and (name in TASKS or name.startswith("retrieval-")):
         parser.add_class_arguments(find_task(name).options, help=f"options of {name}")
     return parser
 
 
-def _named(rest: Sequence[str]) -> str | None:
+def _parsed(
+    parser: ArgumentParser, words: Sequence[str], *taken: str
+) -> tuple[list[Any], dict[str, Any]]:
+    """The values of the options ``taken``, and those of the task that were given.
+
+    The others are left out, so that messages can repeat what somebody wrote.
+    """
+    values = parser.parse_args(list(words)).as_dict()
+    given = {word[2:].split("=")[0] for word in words if word.startswith("--")} - {*taken}
+    return [values[name] for name in taken], {k: v for k, v in values.items() if k in given}
+
+
+def _named(given: Sequence[str]) -> str | None:
     """Return the first word that is neither an option nor its value."""
-    words = iter(rest)
+    words = iter(given)
     for word in words:
         if not word.startswith("-"):
             return word
@@ -196,126 +226,42 @@ def _named(rest: Sequence[str]) -> str | None:
     return None
 
 
-def _spelled_out(rest: list[str]) -> list[str]:
+def _spelled_out(given: list[str]) -> list[str]:
     """Spell options as the parser knows them.
 
     >>> _spelled_out(["--min-length=5", "--subset", "--from", "a-b"])
     ['--min_length=5', '--subset', 'true', '--from', 'a-b']
     """
     words = []
-    for number, word in enumerate(rest):
+    for number, word in enumerate(given):
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
             word = f"--{name.replace('-', '_')}{equals}{value}"
         words.append(word)
-        if word in FLAGS and rest[number + 1 : number + 2] not in (["true"], ["false"]):
+        if word in FLAGS and given[number + 1 : number + 2] not in (["true"], ["false"]):
             words.append("true")
     return words
 
 
-def _options(values: dict[str, Any], taken: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    own = {key: values[key] for key in taken if key in values}
-    return own, {key: value for key, value in values.items() if key not in taken}
-
-
-def _list(rest: Sequence[str]) -> None:
-    values = _parser("list", "Every task.").parse_args(list(rest)).as_dict()
-    list_tasks(values["root"])
-
-
-def _prepare(rest: Sequence[str]) -> None:
-    parser = _task_parser("prepare", "Generate, download or read a data set.", rest)
-    have = "what you have: the official archive, its files, or arrays"
-    parser.add_argument("--from", type=str | None, default=None, help=have)
-    elsewhere = "an address that has the official file"
-    parser.add_argument("--mirror", type=str | None, default=None, help=elsewhere)
-    parser.add_argument("--workers", type=int | None, default=None, help="default: all cores")
-    own, options = _options(
-        parser.parse_args(list(rest)).as_dict(), ["name", "root", "from", "mirror", "workers"]
-    )
-    prepare(own.pop("name"), source=own.pop("from"), **own, **_changed(options, rest))
-
-
-def _changed(options: dict[str, Any], rest: Sequence[str]) -> dict[str, Any]:
-    """Only the options that were given, so that messages can repeat them."""
-    given = {word[2:].split("=")[0] for word in rest if word.startswith("--")}
-    return {key: value for key, value in options.items() if key in given}
-
-
-def _import(rest: Sequence[str]) -> None:
-    parser = _parser("import", "Make a task out of your own .npy arrays.")
-    parser.add_argument("name", type=str, help="under which you will load it")
-    arrays = {
-        "tokens": "integers (N, L), floats (N, L) or (N, L, C); with --lengths also all of them "
-        "one after the other; without targets one long stream (total,)",
-        "targets": "classes (N,), or floats (N,), (N, T) or (N, T, D) for the last T positions; "
-        "left out: next-token prediction",
-        "lengths": "(N,) where examples differ in length",
-    }
-    for option, what in arrays.items():
-        kind: Any = str if option == "tokens" else str | None
-        need = {"required": True} if option == "tokens" else {"default": None}
-        parser.add_argument(f"--{option}", type=kind, help=f".npy file: {what}", **need)
-    parser.add_argument("--kind", choices=get_args(Kind), default=None,
-                        help="what the targets are, where their type does not say it")  # fmt: skip
-    parser.add_function_arguments(
-        tasks.import_arrays, as_group=False, skip={"name", "root", "kind", *arrays}
-    )
-    values = parser.parse_args(list(rest)).as_dict()
-    import_task(values.pop("name"), values.pop("tokens"), values.pop("targets"), **values)
-
-
-def _show(rest: Sequence[str]) -> None:
-    parser = _task_parser("show", "Look at a data set.", rest)
-    parser.add_argument("--split", type=str, default="train", help="|".join(SPLITS))
-    parser.add_argument("--count", type=int, default=3, help="examples to print")
-    parser.add_argument("--pick", type=int, default=0, help="seed of the choice of examples")
-    parser.add_argument(
-        "--out", type=str | None, default=None, help="gallery to write: .png, .html"
-    )
-    own, options = _options(
-        parser.parse_args(list(rest)).as_dict(), ["name", "root", "split", "count", "pick", "out"]
-    )
-    show(own.pop("name"), **own, **_changed(options, rest))
-
-
-def _verify(rest: Sequence[str]) -> None:
-    parser = _task_parser("verify", "Check every byte.", rest, optional=True)
-    own, options = _options(parser.parse_args(list(rest)).as_dict(), ["name", "root"])
-    verify(**own, **_changed(options, rest))
-
-
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
-    "list": _list,
-    "prepare": _prepare,
-    "download": _prepare,
-    "import": _import,
-    "show": _show,
-    "verify": _verify,
+    "list": list_tasks,
+    "prepare": prepare,
+    "download": prepare,
+    "import": import_task,
+    "show": show,
+    "verify": verify,
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``longlens data``; return the exit code: 0, or 1 with one line on standard error."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in ("-h", "--help"):
+def main(argv: Sequence[str]) -> int:
+    """Run ``longlens data``; returns the exit code."""
+    if not argv or argv[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
+    if argv[0] not in COMMANDS:
+        raise DataError(f"command must be one of {', '.join(COMMANDS)}, got {argv[0]!r}")
     try:
-        if words[0] not in COMMANDS:
-            raise DataError(f"command must be one of {', '.join(COMMANDS)}, got {words[0]!r}")
-        COMMANDS[words[0]](_spelled_out(words[1:]))
-    except BrokenPipeError:
-        leave_pipe()
-        return 0
-    except (ValueError, ArgumentError, OSError) as error:
-        complain("longlens data", error)
-        return 1
-    except KeyboardInterrupt:
-        print("longlens data: interrupted; the same command goes on from here", file=sys.stderr)
-        return 130
+        COMMANDS[argv[0]](_spelled_out(list(argv[1:])))
+    except ArgumentError as error:
+        raise DataError(str(error)) from None
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

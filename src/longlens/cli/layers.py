@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,7 +81,7 @@ def show_options(keys: Sequence[str]) -> None:
             print(f"    {name} = {default!r}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run the command; returns the exit status."""
     args = parser().parse_args(argv)
     from longlens.layers import MIXERS
@@ -91,8 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     keys = args.keys or list(MIXERS)
     for key in keys:
         if key not in MIXERS:
-            print(f"longlens layers: {unknown('mixer', key, MIXERS)}", file=sys.stderr)
-            return 2
+            raise unknown("mixer", key, MIXERS)
     if args.options:
         show_options(keys)
         return 0
@@ -108,7 +106,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         width = shutil.get_terminal_size((10_000, 0)).columns  # a pipe takes lines of any width
         print(f"{fitted(table, width)}\n\n{LEGEND}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

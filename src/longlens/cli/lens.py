@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +67,7 @@ def write_pictures(looked: Sequence[tuple[Subject, list[View]]], folder: Path) -
     return list(drawn)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens lens``; returns the exit code."""
     args = parser().parse_args(argv)
     from longlens.charts.raster import check_pictures
@@ -105,7 +104,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         names = write_pictures(looked, args.folder)
         print(f"{args.folder}/{{{','.join(names)}}}.{{png,svg}}, {args.folder}/aspects.md")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

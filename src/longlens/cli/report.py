@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -60,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens report``; returns the exit code."""
     args = parser().parse_args(argv)
     for path in args.update:
@@ -133,7 +132,3 @@ def _update(path: Path) -> None:
         _write(path, after)
     state = "written anew" if after != before else "unchanged"
     print(f"{path}: {len(BLOCK.findall(after))} tables, {state}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,7 +169,7 @@ def report_failures(records: Sequence[Record]) -> int:
     return 1 if failed else 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens run``; returns the exit code."""
     args = parser().parse_args(argv)
     if args.list and is_experiment(args.what):
@@ -196,7 +195,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{done}/{len(cells)} {record.name}: {shown}", flush=True)
 
     return report_failures(sweep(cells, engine, each=each))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from longlens.cli.terminal import complain
@@ -45,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens runs``; returns the exit code."""
     args = parser().parse_args(argv)
     everything = find_runs(args.folder, args.all)
@@ -67,7 +66,3 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = rows_of(runs, columns)
     print(render(rows, args.format))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

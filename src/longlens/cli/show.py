@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,7 +91,7 @@ def curve(
     return Line(name, points, style)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens show``; returns the exit code."""
     args = parser().parse_args(argv)
     runs, problems = [], []
@@ -133,7 +132,3 @@ def main(argv: Sequence[str] | None = None) -> int:
     for problem in problems:
         complain("longlens show", problem)
     return 1 if problems else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from longlens.cli.run import add_engine_options, engine_of, report_failures
@@ -63,7 +62,7 @@ def base_cell(words: Sequence[str]) -> Cell:
     return {name: value for name, value in given.items() if value != defaults[name]}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens tune``; returns the exit code."""
     args, rest = parser().parse_known_args(argv)
     space = parse(args.search)
@@ -102,7 +101,3 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _line(record: Record) -> str:
     value = record.value("validation")
     return f"{record.name}: {'failed' if value is None else f'{value:.4f}'}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())
