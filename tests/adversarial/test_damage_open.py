@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from longlens.cli.run import read_cells
+from longlens.cli.run import checked_cells
 from longlens.cli.train import parse
 from longlens.config import ModelConfig
 from longlens.files import canonical_json, digest
@@ -159,7 +159,7 @@ def attack_tables(folder: Path, count: int) -> Counter:
     inside = folder / "runs"
 
     def cells() -> None:
-        for cell in read_cells(str(table), str(inside)):
+        for cell in checked_cells(str(table), str(inside)):
             options = TrainOptions(**json.loads(json.dumps(cell)))
             place = inside / (options.name or options.default_name())
             assert place.resolve().parent == inside.resolve()

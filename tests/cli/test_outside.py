@@ -12,7 +12,7 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.cli.train import parse
-from longlens.runs.cell import read_table
+from longlens.runs.cell import read_cells
 from longlens.tasks import import_arrays
 from longlens.training.options import TrainOptions
 from longlens.untrusted import check_folder_name, parse_json, printable
@@ -73,7 +73,7 @@ def test_what_a_table_must_not_hold_is_one_line(tmp_path, capsys, text, problem)
 def test_tables_may_still_merge_and_repeat_values(tmp_path):
     path = tmp_path / "table.yaml"
     path.write_text("- &first {dim: 8, lr: 0.1}\n- {<<: *first, lr: 0.2}\n")
-    assert read_table(path) == [{"dim": 8, "lr": 0.1}, {"dim": 8, "lr": 0.2}]
+    assert read_cells(path) == [{"dim": 8, "lr": 0.1}, {"dim": 8, "lr": 0.2}]
 
 
 @pytest.mark.parametrize("text", ["mixer_options: {1: 2}", "mixer_options: {a: 2024-01-01}",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from longlens.runs.cell import cell_key, grid, read_table, set_option
+from longlens.runs.cell import cell_key, grid, read_cells, set_option
 from longlens.runs.search import Range, grid_choices, parse
 
 
@@ -23,9 +23,9 @@ def test_a_grid_has_every_combination_and_leaves_the_base_alone():
 def test_tables_from_files(tmp_path, suffix):
     path = tmp_path / f"table.{suffix}"  # JSON is YAML too
     path.write_text(json.dumps([{"dim": 8}, {"dim": 16}]))
-    assert read_table(path) == [{"dim": 8}, {"dim": 16}]
+    assert read_cells(path) == [{"dim": 8}, {"dim": 16}]
     path.write_text(json.dumps({"base": {"dim": 8}, "grid": {"seed": [0, 1]}}))
-    assert read_table(path) == [{"dim": 8, "seed": 0}, {"dim": 8, "seed": 1}]
+    assert read_cells(path) == [{"dim": 8, "seed": 0}, {"dim": 8, "seed": 1}]
 
 
 @pytest.mark.parametrize(
@@ -43,10 +43,10 @@ def test_what_is_wrong_with_a_table_is_said(tmp_path, text, message):
     path = tmp_path / "table.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
-        read_table(path)
+        read_cells(path)
     path.rename(tmp_path / "table.yaml")
     with pytest.raises(ValueError, match=message):
-        read_table(tmp_path / "table.yaml")
+        read_cells(tmp_path / "table.yaml")
 
 
 def test_a_dot_needs_something_to_reach_into():

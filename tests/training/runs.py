@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longlens.runs.record import read_curves, read_record
+from longlens.runs.record import read_record
+from longlens.training.log import read_curves
 from longlens.training.options import TrainOptions
 
 WATCHES = ("seconds", "tokens_per_second")  # of a line of the curves

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from longlens.runs import train_run
-from longlens.runs.record import read_curves, read_record
+from longlens.runs.record import read_record
 from longlens.runs.run import run_folder
+from longlens.training.log import read_curves
 from longlens.weights import load_tensors
 from tests.training.runs import tiny
 from tests.training.test_loop import import_stream

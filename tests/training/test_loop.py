@@ -10,13 +10,14 @@ from longlens import files, tasks
 from longlens.files import DiskFullError
 from longlens.models.build import Model
 from longlens.runs import train_run
-from longlens.runs.record import read_curves, read_record
+from longlens.runs.record import read_record
 from longlens.runs.run import run_folder
 from longlens.tasks.mix import with_easier_sets
 from longlens.training import checkpoint, loop, rehearse
 from longlens.training.budget import Timing
 from longlens.training.faults import TrainingError
 from longlens.training.job import Job
+from longlens.training.log import read_curves
 from longlens.weights import load_tensors
 from tests.training.runs import outcome
 

@@ -13,11 +13,12 @@ import torch
 
 from longlens.files import locked
 from longlens.runs import train_run
-from longlens.runs.record import read_curves, read_record
+from longlens.runs.record import read_record
 from longlens.runs.run import LOCK, run_folder
 from longlens.tasks.registry import TASKS
 from longlens.training import checkpoint, loop
 from longlens.training.faults import Stopped, TrainingError
+from longlens.training.log import read_curves
 from tests.training.runs import outcome
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longlens.cli.terminal import complain
-from longlens.runs.record import check_same_data
-from longlens.runs.results import collect, merge, read_table, write_results
+from longlens.runs.results import check_same_data, collect, merge, read_table, write_results
 from longlens.untrusted import check_folder_name
 
 EPILOG = """The file holds labels, published numbers and of each run its options, provenance, data,

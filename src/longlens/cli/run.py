@@ -13,7 +13,7 @@ from longlens.cli.words import key_values
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
 from longlens.experiments.standins import prepare_stand_in, quick_data
-from longlens.runs.cell import Cell, read_table
+from longlens.runs.cell import Cell, read_cells
 from longlens.runs.record import Record
 from longlens.runs.results import write_labels
 
@@ -52,19 +52,21 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("what", metavar="NAME|FILE", help="an experiment, or a file of cells or a grid")
     p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
-    own = p.add_argument_group("experiments only")
-    own.add_argument(
+    group = p.add_argument_group("experiments only")
+    group.add_argument(
         "--only", action="append", default=[], metavar="PATTERN",
         help="rows or columns, as in 'LaS*'; may be given again",
     )  # fmt: skip
-    own.add_argument("--seeds", type=int, default=1, metavar="N", help="seeds 0 … N-1 (default: 1)")
-    own.add_argument("--budget", default=None, metavar="8m", help="wall time of each run")
-    own.add_argument(
+    group.add_argument(
+        "--seeds", type=int, default=1, metavar="N", help="seeds 0 … N-1 (default: 1)"
+    )
+    group.add_argument("--budget", default=None, metavar="8m", help="wall time of each run")
+    group.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes",
         help="an option of longlens train for every run, as in graphs=step; may be given again",
     )  # fmt: skip
-    own.add_argument("--quick", action="store_true", help="tiny models, a few steps, no results")
-    own.add_argument("--list", action="store_true", help="print the runs and do nothing")
+    group.add_argument("--quick", action="store_true", help="tiny models, a few steps, no results")
+    group.add_argument("--list", action="store_true", help="print the runs and do nothing")
     add_engine_options(p)
     return p
 
@@ -88,12 +90,12 @@ def engine_of(args: argparse.Namespace) -> Engine:
     return find_engine(args.on, args.workers, args.devices.split(",") if args.devices else ())
 
 
-def read_cells(table: str, runs: str) -> list[Cell]:
+def checked_cells(table: str, runs: str) -> list[Cell]:
     """Read a table's cells and check them all before the first is run."""
     from longlens.runs.sweeps import as_cell
 
     cells = []
-    for number, cell in enumerate(read_table(table)):
+    for number, cell in enumerate(read_cells(table)):
         try:
             if "runs" in cell:  # a table of somebody else's must not write elsewhere
                 raise ValueError("runs is no option of a table; give --runs")
@@ -184,7 +186,7 @@ def main(argv: Sequence[str]) -> int:
         flag = "set" if given[0] == "changes" else given[0]
         raise ValueError(f"--{flag} is for experiments, and {args.what} is a table")
     else:
-        cells = read_cells(args.what, args.runs)
+        cells = checked_cells(args.what, args.runs)
     done = 0
 
     def each(place: int, record: Record) -> None:

@@ -94,7 +94,6 @@ def prepare_stand_in(task: str, root: Path, **changes: Any) -> bool:
         task: a key of ``SMALL``.
         root: the cache of stand-ins.
         changes: options of the task that are to stay, see ``KEPT``.
-
     """
     small = small_options(task, changes)
 

@@ -16,9 +16,10 @@ from longlens.layers.registry import options_of
 from longlens.runs import sweep
 from longlens.runs.cell import with_options
 from longlens.runs.finished import other_data
-from longlens.runs.record import Record, check_same_data, read_curves, read_record
-from longlens.runs.results import ResultTable
+from longlens.runs.record import Record, read_record
+from longlens.runs.results import ResultTable, check_same_data
 from longlens.runs.run import run_folder
+from longlens.training.log import read_curves
 from longlens.training.options import PLACEMENT, TrainOptions
 
 CONTEXT = ("chunk", "window", "kernel_size")  # options of mixers that bound what a layer sees

@@ -87,9 +87,9 @@ def title_of(bench: Bench) -> str:
 
 def kind(bench: Bench) -> str:
     """Which of the benchmarks wrote the rows, by the column that only it has."""
-    own = {"implementation": "ops", "token_ms": "decode", "ratio_to_softmax": "layer",
+    columns = {"implementation": "ops", "token_ms": "decode", "ratio_to_softmax": "layer",
            "peak_kib_per_token": "length", "step_ms": "step"}  # fmt: skip
-    for column, name in own.items():
+    for column, name in columns.items():
         if column in bench.rows[0]:
             return name
     raise ValueError(
@@ -133,8 +133,8 @@ def _options(row: Mapping[str, str]) -> set[str]:
 def bench_conditions(bench: Bench) -> dict[str, str]:
     """Where the rows were measured, several values where they differ."""
     names = ("dtype", *ORIGIN)
-    found = {n: list(dict.fromkeys(r[n] for r in bench.rows if r.get(n))) for n in names}
-    return {name: ", ".join(values) for name, values in found.items() if values}
+    values = {n: list(dict.fromkeys(r[n] for r in bench.rows if r.get(n))) for n in names}
+    return {name: ", ".join(words) for name, words in values.items() if words}
 
 
 def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:

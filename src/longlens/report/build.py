@@ -13,7 +13,7 @@ from longlens._version import __version__
 from longlens.charts import palette_css
 from longlens.report.audits import audit_failures, show_audit, summary
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
-from longlens.report.cells import Cell, Metric, filled, means, table
+from longlens.report.cells import Metric, TableCell, filled, means, table
 from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
 from longlens.report.measurements import show_comparison, show_lens
 from longlens.report.results import Bench, Results
@@ -31,7 +31,6 @@ def build_page(results: Results, title: str = "longlens report") -> str:
 
     Raises:
         ValueError: it would be larger than ``LIMIT``, even with curves of few points.
-
     """
     for points in CURVE_POINTS:
         page = _render(results, title, points)
@@ -166,7 +165,7 @@ def _is_empty(row: dict[str, Any]) -> bool:
     return not cells and all(value is None for value in row["extra"])
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: TableCell) -> dict[str, Any]:
     show = cell.metric.show
     return {
         "ours": None if cell.mean is None else show(cell.mean),

@@ -62,7 +62,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """One place of a table: all runs of a row on a column, and what was published for it."""
 
     row: str
@@ -195,7 +195,7 @@ class Mean:
         return " ".join(words) or MISSING
 
 
-def table(experiment: ResultTable) -> dict[str, dict[str, Cell]]:
+def table(experiment: ResultTable) -> dict[str, dict[str, TableCell]]:
     """All cells of an experiment, by row and column."""
     metric = Metric(experiment.metric)
     by_place: dict[tuple[Any, Any], list[Record]] = {}
@@ -203,7 +203,7 @@ def table(experiment: ResultTable) -> dict[str, dict[str, Cell]]:
         by_place.setdefault((record.row, record.column), []).append(record)
     return {
         row: {
-            column: Cell(
+            column: TableCell(
                 row=row,
                 column=column,
                 metric=metric,
@@ -217,7 +217,7 @@ def table(experiment: ResultTable) -> dict[str, dict[str, Cell]]:
     }
 
 
-def means(experiment: ResultTable, cells: Mapping[str, Cell]) -> Mean | None:
+def means(experiment: ResultTable, cells: Mapping[str, TableCell]) -> Mean | None:
     """The mean over one row's columns; None where a mean means nothing (curves, one column).
 
     Columns for which nobody published anything (stand-ins) are left out, where others have that.
@@ -238,7 +238,7 @@ def _mean_of_all(values: Sequence[float | None]) -> float | None:
     return mean(present) if len(present) == len(values) else None
 
 
-def filled(experiment: ResultTable) -> Iterator[Cell]:
+def filled(experiment: ResultTable) -> Iterator[TableCell]:
     """The cells that have runs."""
     for cells in table(experiment).values():
         yield from (cell for cell in cells.values() if cell.records)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from longlens.charts import Line, dot_chart, line_chart
-from longlens.report.cells import SAME, Cell, Metric, table
+from longlens.report.cells import SAME, Metric, TableCell, table
 from longlens.runs.record import Record, thin
 from longlens.runs.results import ResultTable
 
@@ -40,7 +40,7 @@ def overview(experiment: ResultTable, title: str, width: int = 400) -> list[tupl
     ]
 
 
-def _dots(title: str, cells: Sequence[Cell], swap: bool, width: int) -> str:
+def _dots(title: str, cells: Sequence[TableCell], swap: bool, width: int) -> str:
     """Rows as lines and columns as series, or the other way round if ``swap``.
 
     A stand-in says so, and nothing that was published stands beside it.
@@ -117,7 +117,7 @@ def learning_curves(experiment: ResultTable, split: str, points: int) -> Iterato
         yield remark, line_chart(name, lines, "step", f"{split} {metric.label}")
 
 
-def _has_runs(cells: Mapping[str, Cell]) -> bool:
+def _has_runs(cells: Mapping[str, TableCell]) -> bool:
     return any(cell.records for cell in cells.values())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from longlens.report.audits import curve_table, summary
 from longlens.report.bench import bench_table
-from longlens.report.cells import Cell, filled, means, table
+from longlens.report.cells import TableCell, filled, means, table
 from longlens.report.results import Bench, Measurement, Results, read_file
 from longlens.runs.results import ResultTable
 from longlens.tables import MISSING, Table, csv_text
@@ -87,7 +87,7 @@ def text_table(
     return Table(head, lines, f"{experiment.title}. {LEGEND}")
 
 
-def cell_text(cell: Cell) -> str:
+def cell_text(cell: TableCell) -> str:
     """Ours with spread, marks and, in parentheses, what was published."""
     words = [] if cell.mean is None else [cell.text()]
     words += [f"[{word}]" for word, _ in cell.marks]

@@ -56,7 +56,6 @@ class Results:
 
         Raises:
             ValueError: there is no part of such a name.
-
         """
         wanted = set(names)
         parts: list[Part] = [*self.experiments, *self.measurements, *self.benches]
@@ -78,7 +77,6 @@ def show_all(results: Results, draw: Callable[[Results], T]) -> tuple[T, Results
 
     Raises:
         ValueError: nothing can be drawn, or only the whole cannot.
-
     """
     try:
         return draw(results), results
@@ -107,7 +105,6 @@ def read_results(paths: Sequence[str | Path]) -> Results:
 
     Raises:
         ValueError: a path does not exist or holds nothing, or nothing could be read at all.
-
     """
     skipped: list[str] = []
     parts = [part for path in paths for part in _read_path(Path(path), skipped)]

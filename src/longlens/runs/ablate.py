@@ -89,7 +89,7 @@ def without_heads(engine: Engine, batches: Batches, rows: int) -> dict[str, Any]
     orders = [by_decay(mixer) for mixer in layers]
     metric = engine.job.objective.metric
 
-    def found(switched: Sequence[tuple[nn.Module, int]]) -> float:
+    def metric_without(switched: Sequence[tuple[nn.Module, int]]) -> float:
         with heads_off(switched):
             return float(evaluate(engine, batches.epoch(0), rows)[metric])
 
@@ -97,15 +97,15 @@ def without_heads(engine: Engine, batches: Batches, rows: int) -> dict[str, Any]
     rates = [mixer.rates()[0] for mixer in layers]
     return {
         "heads": {
-            str(n + 1): found([(m, o[n]) for m, o in zip(layers, orders, strict=True)])
+            str(n + 1): metric_without([(m, o[n]) for m, o in zip(layers, orders, strict=True)])
             for n in numbers
         },
         "blocks": [
-            {str(n + 1): found([(mixer, order[n])]) for n in range(len(order))}
+            {str(n + 1): metric_without([(mixer, order[n])]) for n in range(len(order))}
             for mixer, order in zip(layers, orders, strict=True)
         ],
         "rates": [
-            None if own is None else [own.tolist()[head] for head in order]
-            for own, order in zip(rates, orders, strict=True)
+            None if alpha is None else [alpha.tolist()[head] for head in order]
+            for alpha, order in zip(rates, orders, strict=True)
         ],
     }

@@ -70,12 +70,11 @@ def grid(base: Mapping[str, Any], choices: Mapping[str, Sequence[Any]]) -> Itera
         yield with_options(base, dict(zip(choices, values, strict=True)))
 
 
-def read_table(path: str | Path) -> list[Cell]:
+def read_cells(path: str | Path) -> list[Cell]:
     """Read the cells of a table's file.
 
     Raises:
         ValueError: it cannot be read, holds no cells, or holds one twice.
-
     """
     path = Path(path)
     content = read_values(path)
@@ -161,8 +160,8 @@ def _yaml(raw: bytes) -> Any:
         if twice := [key for place, key in enumerate(keys) if key in keys[:place]]:
             line = node.start_mark.line + 1
             raise ValueError(f"the key {twice[0]!r} occurs twice in what begins in line {line}")
-        found: dict[Any, Any] = loader.construct_mapping(node, deep=True)
-        return found
+        values: dict[Any, Any] = loader.construct_mapping(node, deep=True)
+        return values
 
     Loader.add_constructor("tag:yaml.org,2002:map", mapping)
     try:

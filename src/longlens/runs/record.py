@@ -13,16 +13,14 @@ A run's folder holds
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
 from longlens.files import replace_file, to_json
-from longlens.training.log import CURVES, Log
+from longlens.training.log import Log
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.untrusted import check_shape, parse_json, shape_of
 
@@ -30,30 +28,19 @@ SCHEMA = 2
 """Of records, results, labels of experiments and audits. 1 had ``speed.seconds`` for
 ``train_seconds``, ``seconds`` in the points of audits, and two meanings of ``wall_seconds``."""
 RECORD = "record.json"
-STATUSES = ("running", "finished", "stopped", "failed")
 BUSY = "busy"  # the status of a run that another process works on
 DAMAGED = "damaged"  # the status of a run whose record cannot be read
 POINTS = 60  # of a thinned curve
 DIGITS = 6  # significant ones of a thinned record
 # Two equal runs differ in these alone.
 TIMES = ("started", "ended", "events", "speed", "train_seconds", "wall_seconds", "peak_memory_mib")
-CURVE_LINE = {
-    "step": int, "split": str, "loss?": (int, float), "epoch?": (int, float),
-    "seconds?": (int, float), "*": (int, float, str, None),
-}  # fmt: skip
 # Short names of places in a record, for `longlens runs`.
 FIELDS = {
-    "tokens/s": "speed.tokens_per_second",
-    "flop/s": "speed.flops_per_second",
-    "peak": "speed.share_of_peak",
-    "seconds": "train_seconds",
-    "memory": "peak_memory_mib",
-    "commit": "provenance.commit",
-    "torch": "provenance.torch",
-    "data": "data.identity",
+    "tokens/s": "speed.tokens_per_second", "flop/s": "speed.flops_per_second",
+    "peak": "speed.share_of_peak", "seconds": "train_seconds", "memory": "peak_memory_mib",
+    "commit": "provenance.commit", "torch": "provenance.torch", "data": "data.identity",
     "stands_in_for": "data.stands_in_for",
-}
-
+}  # fmt: skip
 SPLITS = ("validation", "test")
 
 Groups = dict[str, dict[str, float | None]]  # by depth: {"3": {"accuracy": 0.5, "count": 8}}
@@ -90,7 +77,7 @@ class Record:
     """
 
     status: str
-    """One of ``STATUSES``; "busy" and "damaged" stand in no file."""
+    """running, finished, stopped or failed; "busy" and "damaged" stand in no file."""
     name: str = ""
     """Of the run's folder."""
     error: str | None = None
@@ -144,7 +131,7 @@ class Record:
         Raises:
             ValueError: a value is not of its type.
         """
-        check_shape(values, _record_shape(), where)
+        check_shape(values, _SHAPE, where)
         known = {f.name for f in fields(cls) if f.name != "folder"}
         return cls(
             **{k: v for k, v in values.items() if k in known and v is not None}, folder=folder
@@ -152,8 +139,8 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what the record does not say is left out."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
-        return {k: v for k, v in values.items() if v is not None and v not in ({}, [], "")}
+        values = {k: v for k, v in vars(self).items() if k != "folder" and v is not None}
+        return {k: v for k, v in values.items() if v not in ({}, [], "")}
 
     def get(self, name: str) -> Any:
         """The value of a column of ``longlens runs``, None where there is none.
@@ -222,11 +209,7 @@ class Record:
         )
 
 
-@cache
-def _record_shape() -> Any:
-    shape = shape_of(Record)
-    del shape["folder?"]
-    return shape
+_SHAPE = {key: shape for key, shape in shape_of(Record).items() if key != "folder?"}
 
 
 def inside(values: Any, path: str) -> Any:
@@ -294,9 +277,6 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-# ---------------------------------------------------------------------- writing
-
-
 class RecordWriter(Log):
     """The folder of a run that is being trained: its record, replaced as a whole, and its curves.
 
@@ -328,9 +308,6 @@ class RecordWriter(Log):
         ended = now()
         wall = seconds_between(self.record.started, ended)
         self.update(status=status, ended=ended, wall_seconds=wall, **values)
-
-
-# ---------------------------------------------------------------------- reading
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -403,54 +380,3 @@ def read_record(folder: Path | str) -> Record:
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error})") from None
     return record
-
-
-def read_curves(folder: Path | str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a run's curves; a last line that is not yet whole is left out.
-
-    Raises:
-        ValueError: another line is damaged.
-    """
-    path = Path(folder) / CURVES
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                values = parse_json(line)
-                check_shape(values, CURVE_LINE)
-            except ValueError as error:
-                raise ValueError(f"{path} is damaged in line {number} ({error})") from None
-            yield values
-
-
-def check_same_data(records: Iterable[Record]) -> None:
-    """Raise where two finished runs on the same task with the same options had different data.
-
-    >>> runs = [Record(status="finished", data={"name": "mine", "identity": i}, row="LaS")
-    ...         for i in ("one", "other")]
-    >>> check_same_data(runs)
-    Traceback (most recent call last):
-    ValueError: runs on mine were trained on different data: LaS, seed 0 on one…, LaS, seed 0 ...
-    """
-    seen: dict[str, Record] = {}
-    for record in records:
-        name, identity = record.data.get("name"), record.data.get("identity")
-        if not record.is_finished or not identity:
-            continue
-        mixed = bool(record.options.get("mix_easier"))
-        kind = [name, record.options.get("task_options") or {}, mixed]
-        other = seen.setdefault(json.dumps(kind, sort_keys=True), record)
-        if other.data["identity"] != identity:
-            first, second = (f"{_place(r)} on {r.data['identity'][:16]}…" for r in (other, record))
-            raise ValueError(
-                f"runs on {name} were trained on different data: {first}, {second}; "
-                "delete those of the data that do not count, or train them again"
-            )
-
-
-def _place(record: Record) -> str:
-    words = [record.row, record.column, f"seed {record.seed}"]
-    return ", ".join(str(word) for word in words if word is not None)

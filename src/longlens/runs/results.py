@@ -20,10 +20,10 @@ from longlens.runs.record import (
     Metrics,
     Record,
     inside,
-    read_curves,
     read_document,
     read_record,
 )
+from longlens.training.log import read_curves
 from longlens.untrusted import check_shape, shape_of
 
 EXPERIMENT = "experiment.json"
@@ -205,7 +205,6 @@ def find_runs(root: str | Path, everything: bool = False) -> list[Record]:
 
     Raises:
         ValueError: there is no such folder.
-
     """
     root = Path(root)
     if not root.is_dir():
@@ -250,7 +249,6 @@ def collect(folder: str | Path, problems: list[str]) -> ResultTable:
 
     Raises:
         ValueError: it is no such folder.
-
     """
     folder = Path(folder)
     values, places = read_labels(folder)
@@ -300,7 +298,6 @@ def merge(new: ResultTable, old: ResultTable) -> ResultTable:
 
     Raises:
         ValueError: they are of different experiments.
-
     """
     for key in ("name", "quick"):
         ours, theirs = getattr(new, key), getattr(old, key)
@@ -348,3 +345,30 @@ def table_of(path: Path, values: Mapping[str, Any]) -> ResultTable:
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error})") from None
     return ResultTable.from_json(values, records, path.stem)
+
+
+def check_same_data(records: Iterable[Record]) -> None:
+    """Raise where two finished runs on the same task with the same options had different data.
+
+    >>> check_same_data(Record(status="finished", data={"name": "mine", "identity": i}, row="LaS")
+    ...                 for i in ("one", "other"))
+    Traceback (most recent call last):
+    ValueError: runs on mine were trained on different data: LaS, None, seed 0 on one…, LaS, ...
+    """
+    seen: dict[str, Record] = {}
+    for record in records:
+        name, identity = record.data.get("name"), record.data.get("identity")
+        if not record.is_finished or not identity:
+            continue
+        mixed = bool(record.options.get("mix_easier"))
+        kind = [name, record.options.get("task_options") or {}, mixed]
+        other = seen.setdefault(json.dumps(kind, sort_keys=True), record)
+        if other.data["identity"] != identity:
+            first, second = (
+                f"{r.row}, {r.column}, seed {r.seed} on {r.data['identity'][:16]}…"
+                for r in (other, record)
+            )
+            raise ValueError(
+                f"runs on {name} were trained on different data: {first}, {second}; "
+                "delete those of the data that do not count, or train them again"
+            )

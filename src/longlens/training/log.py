@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from longlens.files import disk_faults_named, finite, make_folder, sync_folder
+from longlens.untrusted import check_shape, parse_json
 
 CURVES, CHECKPOINTS = "curves.jsonl", "checkpoints"  # in a run's folder
+CURVE_LINE = {
+    "step": int, "split": str, "loss?": (int, float), "epoch?": (int, float),
+    "seconds?": (int, float), "*": (int, float, str, None),
+}  # fmt: skip
 
 
 class Log:
-    r"""The curves of a run, in its folder; ``longlens.runs`` keeps a record of it beside them.
+    """The curves of a run, in its folder; ``longlens.runs`` keeps a record of it beside them.
 
     >>> import tempfile
     >>> log = Log(Path(tempfile.mkdtemp()) / "a")
     >>> log.curve({"step": 1, "split": "train", "loss": 2.0})
     >>> log.close()
-    >>> (log.folder / CURVES).read_text()
-    '{"step": 1, "split": "train", "loss": 2.0}\n'
+    >>> list(read_curves(log.folder))
+    [{'step': 1, 'split': 'train', 'loss': 2.0}]
     """
 
     def __init__(self, folder: Path, tensorboard: bool = False) -> None:
@@ -73,3 +78,24 @@ def _open_board(folder: Path) -> Any:
     except ImportError:
         raise ValueError("tensorboard=true needs: pip install tensorboard") from None
     return SummaryWriter(str(folder / "tensorboard"))
+
+
+def read_curves(folder: Path | str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a run's curves; a last line that is not yet whole is left out.
+
+    Raises:
+        ValueError: another line is damaged.
+    """
+    path = Path(folder) / CURVES
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                values = parse_json(line)
+                check_shape(values, CURVE_LINE)
+            except ValueError as error:
+                raise ValueError(f"{path} is damaged in line {number} ({error})") from None
+            yield values

@@ -26,12 +26,11 @@ def find(name: str) -> Experiment:
 
     Raises:
         ValueError: there is none.
-
     """
     name = SAME.get(name, name)
     if name in NAMES:
-        found: Experiment = import_module(f"longlens.experiments.catalog.{name}").EXPERIMENT
-        return found
+        declared: Experiment = import_module(f"{__name__}.{name}").EXPERIMENT
+        return declared
     if name.endswith(".py"):
         return _from_file(Path(name))
     near = get_close_matches(name, NAMES, n=1)

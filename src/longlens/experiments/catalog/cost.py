@@ -33,9 +33,9 @@ def _cell(row: str) -> Cell:
     declared = TABLE2_ROWS[row]("Text")
     assert declared is not None
     names = ("mixer", "mixer_options", "bidirectional", "positions")
-    own = merged({name: declared[name] for name in names if name in declared})
-    own.get("mixer_options", {}).pop("value_dim", None)  # MEGA's is twice the width, as published
-    return merged(TASKS["Text"], MODEL, own)
+    mixer = merged({name: declared[name] for name in names if name in declared})
+    mixer.get("mixer_options", {}).pop("value_dim", None)  # MEGA's is twice the width, as published
+    return merged(TASKS["Text"], MODEL, mixer)
 
 
 EXPERIMENT = Experiment(

@@ -13,13 +13,8 @@ from longlens.experiments.catalog.base import Experiment, Run
 from longlens.experiments.catalog.table9 import NOTES, attention
 from longlens.experiments.catalog.tasks import DATA_NOTES
 
-LONGEST = {
-    "Image": 1024,
-    "Text": 4096,
-    "ListOps": 2048,
-    "Pathfinder": 1024,
-    "Pathfinder (own)": 1024,
-}
+LONGEST = {"Image": 1024, "Text": 4096, "ListOps": 2048, "Pathfinder": 1024,
+           "Pathfinder (own)": 1024}  # fmt: skip
 CHUNKS = tuple(2**power for power in range(4, 13))
 
 EXPERIMENT = Experiment(

@@ -12,13 +12,8 @@ from longlens.experiments.catalog.base import Experiment, Run, merged
 from longlens.experiments.catalog.table9 import NOTES, attention
 from longlens.experiments.catalog.tasks import DATA_NOTES
 
-EXAMPLES = {  # of the training split
-    "Image": 45_000,
-    "Text": 22_500,
-    "ListOps": 96_000,
-    "Pathfinder": 160_000,
-    "Pathfinder (own)": 160_000,
-}
+EXAMPLES = {"Image": 45_000, "Text": 22_500, "ListOps": 96_000, "Pathfinder": 160_000,
+            "Pathfinder (own)": 160_000}  # of the training split  # fmt: skip
 SHARES = (5, 10, 25, 50, 100)
 MODELS: dict[str, tuple[str, tuple[str, ...]]] = {
     "LaS": ("las", ("window", "bound")),

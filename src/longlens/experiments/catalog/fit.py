@@ -34,11 +34,7 @@ EXPERIMENT = Experiment(
     title="Attention fits train and validation together: expressiveness is not the obstacle",
     source="Zimerman & Wolf, ICML 2024, Section 3",
     runs=tuple(
-        Run(
-            f"{model}, {task}",
-            "train and validation",
-            merged(TASKS[task], TRAINING, options),
-        )
+        Run(f"{model}, {task}", "train and validation", merged(TASKS[task], TRAINING, options))
         for task in COLUMNS
         for model, options in MODELS.items()
     ),

@@ -45,15 +45,15 @@ def _row(
 
     def cell(column: str) -> Cell | None:
         line = recipe_of(column)
-        own: Cell = {"positions": "rotary"}
+        changed: Cell = {"positions": "rotary"}
         if line == "Path-X":  # the study has no recipe for it: Pathfinder's, in small batches
-            own |= {"task": "pathx", "batch_size": 16, "epochs": 50.0}
+            changed |= {"task": "pathx", "batch_size": 16, "epochs": 50.0}
             column, line = column.replace("Path-X", "Pathfinder"), "Pathfinder"
         recipe = locality(column, mixer, technique)
         assert recipe is not None
         heads = {"mixer_options": {"num_heads": LOCALITY_HEADS[line]}}
         reading = {"mixer_options": attention(column, mixer, uses)["mixer_options"]}
-        return merged(recipe, heads, reading, own, changes)
+        return merged(recipe, heads, reading, changed, changes)
 
     return cell
 
@@ -92,8 +92,8 @@ def _minutes_causal(column: str) -> Cell | None:
     cell = _minutes(column)
     if cell is None or recipe_of(column) != "ListOps":
         return None
-    own: Cell = {"bidirectional": False, "pooling": "last", "shapes": "any"}
-    return merged(cell, own, {"mixer_options": {"num_heads": 2}})
+    causal: Cell = {"bidirectional": False, "pooling": "last", "shapes": "any"}
+    return merged(cell, causal, {"mixer_options": {"num_heads": 2}})
 
 
 def _minutes_causal_and_shorter(column: str) -> Cell | None:

@@ -34,8 +34,8 @@ DECAY, SMOOTHING = {"bound": 0.001}, {"window": 5}
 
 
 def _row(mixer: str, *options: dict[str, Any], **changes: Any) -> Callable[[str], Cell]:
-    own: Cell = {"mixer": mixer, "mixer_options": merged(*options)}
-    return lambda column: merged(TASKS[column], BASE, COLUMNS[column], own, changes)
+    model: Cell = {"mixer": mixer, "mixer_options": merged(*options)}
+    return lambda column: merged(TASKS[column], BASE, COLUMNS[column], model, changes)
 
 
 def _long_kernel(mixer: str, *options: dict[str, Any], **changes: Any) -> Callable[[str], Cell]:

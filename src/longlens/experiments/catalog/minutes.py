@@ -23,8 +23,8 @@ ROTARY: Cell = {"positions": "rotary", "bidirectional": True}
 
 
 def _row(mixer: str, optimizer: str, lr: float, **changes: Any) -> Cell:
-    own = dict(mixer=mixer, optimizer=optimizer, lr=lr, mixer_options={"num_heads": 2})
-    return merged(BASE, own, changes)
+    model = dict(mixer=mixer, optimizer=optimizer, lr=lr, mixer_options={"num_heads": 2})
+    return merged(BASE, model, changes)
 
 
 THREE: Cell = {"mixer_options": {"window": 3}}

@@ -116,12 +116,12 @@ def _row(mixer: str, changes: Cell | Callable[[str], Cell], **uses: Any) -> Row:
 
     def cell(column: str) -> Cell | None:
         plain = attention(column, mixer, **uses)
-        own = changes(column) if callable(changes) else changes
-        changed = merged(plain, own)
-        if column != "Text" and any(name in own for name in OF_TEXT):
+        options = changes(column) if callable(changes) else changes
+        changed = merged(plain, options)
+        if column != "Text" and any(name in options for name in OF_TEXT):
             return None
         same = changed["mixer_options"] == plain["mixer_options"]
-        if own and (changed == plain or (same and "mixer_options" in own)):
+        if options and (changed == plain or (same and "mixer_options" in options)):
             return None
         return changed
 

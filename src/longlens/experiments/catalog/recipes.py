@@ -126,8 +126,8 @@ def locality(column: str, mixer: str, technique: bool = False, **changes: Any) -
     if line not in LOCALITY:
         return None
     added = TECHNIQUES[line] if technique else {}
-    own = {"mixer": mixer, "bidirectional": True}
-    return merged(TASKS[column], LOCALITY[line], own, added, changes)
+    model = {"mixer": mixer, "bidirectional": True}
+    return merged(TASKS[column], LOCALITY[line], model, added, changes)
 
 
 def s4(column: str, mixer: str = "s4", **changes: Any) -> Cell:
@@ -190,5 +190,5 @@ def mega(column: str, mixer: str = "mega", **changes: Any) -> Cell:
     """
     line = recipe_of(column)
     chunk = {"chunk": 4096} if (mixer, line) == ("mega-chunk", "Path-X") else {}
-    own = {"mixer": mixer, "mixer_options": chunk}
-    return merged(TASKS[column], _MEGA_BASE, _MEGA[line], own, changes)
+    model = {"mixer": mixer, "mixer_options": chunk}
+    return merged(TASKS[column], _MEGA_BASE, _MEGA[line], model, changes)

@@ -37,8 +37,8 @@ def _rotary(column: str) -> Cell:
 
 
 def _gmlp(column: str) -> Cell:
-    own = GMLP_LISTOPS if column == "ListOps" else {}
-    return _study(column, "gmlp-toeplitz", feedforward="none", **own)
+    sizes = GMLP_LISTOPS if column == "ListOps" else {}
+    return _study(column, "gmlp-toeplitz", feedforward="none", **sizes)
 
 
 MODELS: dict[str, Callable[[str], Cell]] = {

@@ -20,18 +20,11 @@ from longlens.runs.cell import Cell
 COLUMNS = ("Text8", "Enwik8")
 VANILLA: Cell = {"mixer": "softmax"}
 LAS: Cell = {"mixer": "las", "mixer_options": {"window": 3, "bound": 0.001}}
-LANGUAGE_MODEL: Cell = {
-    "dim": 768,
-    "length": 512,
-    "positions": "learned",
-    "expansion": 4.0,
-    "dropout": 0.0,
-    "lr": 3e-4,
-    "batch_size": 64,
-    "weight_decay": 0.1,
-    "tie_embeddings": True,
-}
+LANGUAGE_MODEL: Cell = dict(dim=768, length=512, positions="learned", expansion=4.0, dropout=0.0,
+                            lr=3e-4, batch_size=64, weight_decay=0.1,
+                            tie_embeddings=True)  # fmt: skip
 """Stated: width, context and no dropout; all else is chosen."""
+TRAINING: Cell = {"depth": 6, "epochs": 20.0}
 
 EXPERIMENT = Experiment(
     name="table8",
@@ -39,11 +32,7 @@ EXPERIMENT = Experiment(
     source="Zimerman & Wolf, ICML 2024, Table 8 and Figure 2",
     metric="bits_per_token",
     runs=tuple(
-        Run(
-            row,
-            column,
-            merged(LANGUAGE_MODEL, model, {"task": column.lower(), "depth": 6, "epochs": 20.0}),
-        )
+        Run(row, column, merged(LANGUAGE_MODEL, TRAINING, {"task": column.lower()}, model))
         for row, model in (("Vanilla Attention", VANILLA), ("LaS", LAS))
         for column in COLUMNS
     ),

@@ -23,11 +23,8 @@ TASKS: dict[str, Cell] = {
 LRA = tuple(TASKS)
 
 # Which line of a table of recipes a column follows.
-FOLLOWS = {
-    "Retrieval (PeerRead)": "Retrieval",
-    "Pathfinder (own)": "Pathfinder",
-    "Path-X (own)": "Path-X",
-}
+FOLLOWS = {"Retrieval (PeerRead)": "Retrieval", "Pathfinder (own)": "Pathfinder",
+           "Path-X (own)": "Path-X"}  # fmt: skip
 
 DATA_NOTES = (
     "Text: 2,500 reviews are held out of train for validation, so 22,500 train; published runs "

@@ -61,8 +61,8 @@ def _transformer(column: str, **changes: Any) -> Cell:
 
 
 def _gmlp(column: str) -> Cell:
-    own = GMLP_LISTOPS if column == "ListOps" else {}
-    cell = locality(column, "gmlp-toeplitz", feedforward="none", **own)
+    sizes = GMLP_LISTOPS if column == "ListOps" else {}
+    cell = locality(column, "gmlp-toeplitz", feedforward="none", **sizes)
     assert cell is not None
     return cell
 
