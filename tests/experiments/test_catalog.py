@@ -46,6 +46,7 @@ PRINTED = {
 }
 UNPRINTED = {  # plots, ratios to MEGA, ours
     "figure5", "figure6", "locality", "minutes", "farfield", "fit", "sweep", "heads", "scaling",
+    "decays",
 }  # fmt: skip
 
 

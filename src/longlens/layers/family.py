@@ -118,7 +118,7 @@ class DecayAttention(SoftmaxAttention):
             shape = "box" if smoother == "identity" else smoother
             taps = smoothing_taps(num_heads, window, shape, one_sided)
             if smoother == "identity":
-                taps = taps.zero_().index_fill_(1, torch.tensor(0 if one_sided else window // 2), 1)
+                taps.zero_()[:, 0 if one_sided else window // 2] = 1
         self._keep("taps", taps, learned_taps)
         self._add_decay(decay, bound, learned_decay)
         width = {"none": 0, "head": num_heads, "channel": num_heads * self.head_dim}[gate]

@@ -93,6 +93,7 @@ MIXERS: dict[str, Callable[..., nn.Module]] = {
     "las-taps": Lazy("family", "DecayAttention", {"learned_taps": True}, _LAS),
     "las-gauss": Lazy("family", "DecayAttention", {"smoother": "gaussian"}, _LAS),
     "las-gated": Lazy("family", "DecayAttention", {"gate": "channel"}, _GATED),
+    "family": Lazy("family", "DecayAttention", {}, _LAS),
     "mta-key": Lazy("family", "DecayAttention", _MTA_OPTIONS, _MTA),
     "local": Lazy("local", "LocalAttention"),
     "reformer": Lazy("reformer", "Reformer"),

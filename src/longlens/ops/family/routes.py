@@ -217,7 +217,14 @@ def _run_rows(call: DecayCall, plan: Plan) -> Tensor:
     if functional() or exporting() or call.query.shape[2] <= size:
         return block(call.query, call.offset, *tensors)
     outs = [
-        checkpoint(block, rows, call.offset + n * size, *tensors, use_reentrant=False)
+        checkpoint(
+            block,
+            rows,
+            call.offset + n * size,
+            *tensors,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
         for n, rows in enumerate(call.query.split(size, dim=2))
     ]
     return torch.cat(outs, dim=2)

@@ -32,16 +32,16 @@ def smoothing_taps(
         raise ValueError(f"shape must be one of {SHAPES}, got {shape!r}")
     if num_heads < 1 or window < 1:
         raise ValueError(f"num_heads and window must be at least 1, got {num_heads} and {window}")
-    place = torch.arange(window, dtype=torch.float64)
-    distance = place if one_sided else (place - (window - 1) / 2).abs()
-    farthest = max(1.0, float(distance.max()))
+    middle = 0.0 if one_sided else (window - 1) / 2
+    distances = [abs(place - middle) for place in range(window)]
+    farthest = max(1.0, *distances) if window > 1 else 1.0
     if shape == "box":
-        taps = torch.ones_like(distance)
+        taps = [1.0] * window
     elif shape == "triangular":
-        taps = 1 - distance / (math.floor(farthest) + 1)
+        taps = [1 - d / (math.floor(farthest) + 1) for d in distances]
     else:
-        taps = torch.exp(-0.5 * (2 * distance / farthest) ** 2)
-    return (taps / taps.sum()).float().expand(num_heads, window).clone()
+        taps = [math.exp(-0.5 * (2 * d / farthest) ** 2) for d in distances]
+    return torch.tensor([[tap / sum(taps) for tap in taps]] * num_heads, dtype=torch.float32)
 
 
 class _Filter(torch.autograd.Function):

@@ -35,7 +35,16 @@ def run(call: Call, plan: Plan) -> Tensor:
     if _whole(call):
         return block(q, 0, k, v, call.alpha)
     outs = [
-        checkpoint(block, rows, n * ROW_BLOCK, k, v, call.alpha, use_reentrant=False)
+        checkpoint(
+            block,
+            rows,
+            n * ROW_BLOCK,
+            k,
+            v,
+            call.alpha,
+            use_reentrant=False,
+            preserve_rng_state=False,
+        )
         for n, rows in enumerate(q.split(ROW_BLOCK, dim=2))
     ]
     return torch.cat(outs, dim=2)
