@@ -64,6 +64,7 @@ def decay_attention(
     Returns:
         (B, Hq, L, Dv). A query with no key to attend to gets zeros.
 
+    >>> from longlens.ops.family import smoothing_taps
     >>> q, k, v = (torch.randn(2, 4, 100, 32) for _ in range(3))
     >>> forget = torch.nn.functional.logsigmoid(torch.randn(2, 4, 100) + 4)
     >>> decay_attention(q, k, v, log_forget=forget, taps=smoothing_taps(4, 5, "gaussian")).shape
