@@ -16,6 +16,7 @@ from longlens.models.build import Model, build_model
 from longlens.runs.ablate import check_ablation
 from longlens.tasks import Spec, Task, load
 from longlens.tasks.batches import Batches
+from longlens.tasks.collapse import collapse_split
 from longlens.tasks.data import Split
 from longlens.tasks.identity import expected_spec
 from longlens.tasks.imported import imported_folder
@@ -109,6 +110,8 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
         raise ValueError(
             f"protocol {options.protocol!r}: nothing is known to augment {options.task}"
         )
+    if options.collapse and options.task != "listops":
+        raise ValueError(f"collapse={options.collapse} is for listops, not for {options.task}")
     if options.mix_easier:
         easier_options(options.task, **options.task_options)
     if options.train_on != "train" and (spec.pair or spec.kind == "next_token"):
@@ -202,6 +205,11 @@ def make_job(
             f"batch_size must be at most the {len(train.members)} examples of the training split, "
             f"got {options.batch_size}"
         )
+    stages = [
+        Batches(collapse_split(train.split, depth), options.batch_size, drop_last=True,
+                limit=options.limit, **common)
+        for depth in range(1, options.collapse + 1) if kind == "supervised"
+    ]  # fmt: skip
     rows = options.evaluate_batch or options.batch_size
     validation, test = (
         Batches(task[split], rows, shuffle=False, **common) for split in ("validation", "test")
@@ -218,6 +226,8 @@ def make_job(
         optim_hints=optim_hints(model),
         units=list(model.backbone.blocks),
         data=task.identity,
+        stages=stages,
+        stage_steps=options.collapse_steps,
     )
 
 

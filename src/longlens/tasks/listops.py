@@ -118,7 +118,7 @@ def _select(levels: list[_Level], kept: npt.NDArray[np.bool_]) -> list[_Level]:
     return [level for level in out if len(level.tree)]
 
 
-def _reduce(operator: Ints, args: Ints, low: Bytes, high: Bytes) -> tuple[Bytes, Bytes]:
+def reduce_arguments(operator: Ints, args: Ints, low: Bytes, high: Bytes) -> tuple[Bytes, Bytes]:
     """Bounds on each operator's value from bounds on its arguments.
 
     All four operators are monotone except the sum, which is known only when every argument is.
@@ -167,7 +167,7 @@ def _evaluate(levels: list[_Level], symbols: list[Ints]) -> tuple[Bytes, Bytes]:
         next_high = next_low.copy()
         next_low[0, inner], next_high[0, inner] = 0, 9
         if inner.any():
-            reduced = _reduce(symbol[inner], level.args[inner], low, high)
+            reduced = reduce_arguments(symbol[inner], level.args[inner], low, high)
             next_low[1:, inner], next_high[1:, inner] = reduced
         low, high = next_low, next_high
     return low[-1], (low == high).argmax(axis=0).astype(np.uint8) + np.uint8(1)
