@@ -73,7 +73,7 @@ def collapse(tokens: Tokens, depth: int) -> tuple[npt.NDArray[np.bool_], Tokens]
     opens = (tokens >= OPERATOR) & (tokens < CLOSE)
     closes = tokens == CLOSE
     after = np.cumsum(opens.astype(np.int32) - closes)
-    level = np.where(closes, after + 1, after)  # of the operator: its own, or the one around a digit
+    level = np.where(closes, after + 1, after)  # of operators, and around digits
     value = tokens - np.uint8(DIGIT)  # of digits; of operators at their first token, from below
     for current in range(int(level.max()), depth, -1):
         starts = np.flatnonzero(opens & (level == current))
