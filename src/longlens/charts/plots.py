@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MARGIN, TOP, FLOOR = 46, 46, 40
+FAINT = 'stroke="currentColor" opacity=".6"'
 
 
 def line_chart(
@@ -80,7 +81,7 @@ def line_chart(
         parts.append(text(left - 6, y + 4, short(value), "end"))
     if reference is not None:
         y = place(points[0][0], reference)[1]
-        parts.append(rule(f"M{left:g} {y}H{right}", 'stroke="currentColor" opacity=".5"'))
+        parts.append(rule(f"M{left:g} {y}H{right}", FAINT))
     chosen = x_ticks or (log_ticks(10**x0, 10**x1) if log_x else ticks(x0, x1, width // 65))
     places = [(place(value, points[0][1])[0], short(value)) for value in chosen]
     parts += _x_axis(places, left, right, floor, x_name)
@@ -148,25 +149,23 @@ def dot_chart(
         parts.append(rule(f"M{place(value)} {top}V{floor}", GRID))
         parts.append(text(place(value), floor + 17, short(value), "middle"))
     if reference:
-        parts.append(
-            rule(f"M{place(reference)} {top}V{floor}", 'stroke="currentColor" opacity=".6"')
-        )
+        parts.append(rule(f"M{place(reference)} {top}V{floor}", FAINT))
     parts.append(text(right, floor + 33, x_name, "end", "quiet"))
-    for number, row in enumerate(rows):
+    for number, (row, values) in enumerate(rows.items()):
         y = top + 26 * number + 13
         parts.append(text(left - 8, y + 4, names[row], "end"))
         parts.append(rule(f"M{left:g} {y}H{right}", GRID))
-        if joined and rows[row]:
-            ends = [place(value) for value in rows[row].values()]
-            parts.append(
-                rule(f"M{min(ends)} {y}H{max(ends)}", 'stroke="currentColor" opacity=".5"')
-            )
-        for values, empty in (((hollow or {}).get(row, {}), True), (rows[row], False)):
-            for name, value in values.items():
-                hint = f"{row}, {name}{' (published)' if empty else ''}: {value:.4g}"
-                style = series.index(name)
-                aside = y + apart * (style - (len(series) - 1) / 2)
-                parts.append(mark(place(value), aside, style, empty, hint))
+        if joined and values:
+            ends = [place(value) for value in values.values()]
+            parts.append(rule(f"M{min(ends)} {y}H{max(ends)}", FAINT))
+        published = (hollow or {}).get(row, {})
+        dots = [*((name, value, True) for name, value in published.items()),
+                *((name, value, False) for name, value in values.items())]  # fmt: skip
+        for name, value, empty in dots:
+            hint = f"{row}, {name}{' (published)' if empty else ''}: {value:.4g}"
+            style = series.index(name)
+            aside = y + apart * (style - (len(series) - 1) / 2)
+            parts.append(mark(place(value), aside, style, empty, hint))
     entries = [(name, mark(11, -4, style)) for style, name in enumerate(series)]
     if any((hollow or {}).values()):
         entries.append(("hollow: published", mark(11, -4, 6, hollow=True)))

@@ -117,16 +117,7 @@ def curve(
     >>> table.columns, len(table.records)
     (('8', '16'), 2)
     """
-    table = ResultTable(
-        name="curve",
-        title=f"{' and '.join(runs)}: accuracy against {axis.label}",
-        kind="curve",
-        x_label=axis.label,
-        metric="",
-        rows=tuple(runs),
-        columns=tuple(map(str, axis.values)),
-        notes=("every point is a run of its own, trained anew",),
-    )
+    table = _empty_table(runs, axis)
     points = [
         (name, seed, value, replaced(replaced(options, axis.key, value), "seed", seed))
         for name, options in runs.items()
@@ -150,6 +141,19 @@ def curve(
 
     sweep([options for *_, options in points], workers=workers, each=each)
     return table
+
+
+def _empty_table(runs: Mapping[str, TrainOptions], axis: Axis) -> ResultTable:
+    return ResultTable(
+        name="curve",
+        title=f"{' and '.join(runs)}: accuracy against {axis.label}",
+        kind="curve",
+        x_label=axis.label,
+        metric="",
+        rows=tuple(runs),
+        columns=tuple(map(str, axis.values)),
+        notes=("every point is a run of its own, trained anew",),
+    )
 
 
 def _result(record: Record) -> str:

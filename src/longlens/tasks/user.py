@@ -82,16 +82,13 @@ def import_arrays(
         folder, partial = next_folder(home), home.with_name(f".{name}.partial")
         writer = Writer(folder, name, 1, options, fresh=True, partial=partial)
         try:
-            if targets is None:
-                if lengths is not None:
-                    raise DataError("lengths needs targets: without targets, tokens is one stream")
-                spec, sizes = _write_stream(writer, values, kind, vocab_size)
-            else:
-                given = None if lengths is None else np.asarray(open_array(lengths, "lengths"))
-                inputs = check_inputs(values, given, "tokens")
-                chosen, goals = check_targets(open_array(targets, "targets"), inputs.count, kind)
-                spec = _spec(inputs, chosen, goals, num_classes, vocab_size)
+            if targets is not None:
+                spec, inputs, goals = _read(values, targets, lengths, kind, num_classes, vocab_size)
                 sizes = _write_examples(writer, spec, inputs, goals)
+            elif lengths is not None:
+                raise DataError("lengths needs targets: without targets, tokens is one stream")
+            else:
+                spec, sizes = _write_stream(writer, values, kind, vocab_size)
         except BaseException:
             writer.discard()
             raise
@@ -105,6 +102,17 @@ def _refuse_overwriting(root: str | Path | None, name: str, replace: bool) -> No
     folder = imported_folder(root, name)
     if folder is not None and not replace:
         raise DataError(f"a task {name!r} exists in {folder}; pass replace=True (--replace true)")
+
+
+def _read(
+    values: Array, targets: ArrayOrPath, lengths: ArrayOrPath | None, kind: Kind | None,
+    num_classes: int | None, vocab_size: int | None,
+) -> tuple[Spec, Inputs, Array]:  # fmt: skip
+    """Examples and their targets, checked, and what they make a task of."""
+    given = None if lengths is None else np.asarray(open_array(lengths, "lengths"))
+    inputs = check_inputs(values, given, "tokens")
+    chosen, goals = check_targets(open_array(targets, "targets"), inputs.count, kind)
+    return _spec(inputs, chosen, goals, num_classes, vocab_size), inputs, goals
 
 
 def _write_stream(

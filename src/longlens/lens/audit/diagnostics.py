@@ -113,22 +113,16 @@ def _shuffled(parts: list[Sample], classes: int, quick: bool) -> list[dict[str, 
     """A trigram probe, trained and tested on sequences whose order was destroyed."""
     longest = max(len(tokens) for tokens in parts[0].sequences)
     windows = [w for w in (WINDOWS[1::2] if quick else WINDOWS) if w < longest]
-    rows = []
-    for kind in KINDS:
-        for window in windows:
-            rng = generator(window)
 
-            def mixed(
-                sequences: Sequences,
-                window: int = window,
-                kind: str = kind,
-                rng: np.random.Generator = rng,
-            ) -> Features:
-                return ngram_counts([shuffled(s, window, kind, rng) for s in sequences], 3)
+    def test(kind: str, window: int) -> float:
+        rng = generator(window)
 
-            test = _probe(parts, mixed, classes)["test"]
-            rows.append({"kind": kind, "window": window, "test": test})
-    return rows
+        def mixed(sequences: Sequences) -> Features:
+            return ngram_counts([shuffled(s, window, kind, rng) for s in sequences], 3)
+
+        return float(_probe(parts, mixed, classes)["test"])
+
+    return [{"kind": k, "window": w, "test": test(k, w)} for k in KINDS for w in windows]
 
 
 def mutual_information(data: Sample, vocabulary: int, classes: int) -> dict[str, Any]:
