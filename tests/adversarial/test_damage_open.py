@@ -24,7 +24,7 @@ from tests.adversarial.attack import SEED, attack, command, limited, preparing, 
 from tests.adversarial.counts import record
 from tests.adversarial.damage import restructure
 from tests.report.sample import table2
-from tests.report.test_collect import HEADER, write_run
+from tests.runs.test_collect import HEADER, write_run
 from tests.tasks import layouts
 
 pytestmark = pytest.mark.adversarial

@@ -144,19 +144,19 @@ def orbit(options: OrderOptions, drawn: Drawn, row: int) -> tuple[Drawn, npt.NDA
     if isinstance(options, MatchOptions):
         values, counts = np.unique(marks, return_counts=True)
         pair = values[np.argsort(-counts)]
-        orders, chance = pair[np.array(ARRANGEMENTS)], np.array([0.5, 0.25, 0.25])
+        orders, weights = pair[np.array(ARRANGEMENTS)], np.array([0.5, 0.25, 0.25])
     else:
         first = np.roll(marks, -int(marks.argmin()))  # the same list whichever member was drawn
         many = len(marks) > 4
         turned = (np.roll(first, k) for k in range(len(marks)))
         orders = np.array(list(turned if many else permutations(sorted(marks))))
-        chance = np.full(len(orders), 1 / len(orders))
+        weights = np.full(len(orders), 1 / len(orders))
 
     def same(values: npt.NDArray[np.uint8]) -> Tokens:
         return values[row : row + 1].repeat(len(orders), axis=0)
 
     before = drawn.before[row : row + 1].repeat(len(orders))
-    return Drawn(orders, before, same(drawn.outer), same(drawn.guard)), chance
+    return Drawn(orders, before, same(drawn.outer), same(drawn.guard)), weights
 
 
 def everything(options: OrderOptions) -> Iterator[Drawn] | None:

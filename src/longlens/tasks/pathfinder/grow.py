@@ -183,6 +183,26 @@ def _seed_distractor(
     return _Dash(tail + t.seed_pivot[ways], tail, len(t.step) + ways), placed
 
 
+def _grow_distractor(
+    p: Parameters, t: Tables, rng: np.random.Generator, ground: Ground, rows: Integers
+) -> tuple[Integers, list[_Dash]]:
+    """Try one distractor in each image of ``rows``: the rows where it found room, its dashes."""
+    dash, placed = _seed_distractor(p, t, rng, ground, rows)
+    rows, dashes = rows[placed], [dash.pick(placed)]
+    # its own zones count while it grows, and are kept only if it becomes complete
+    tentative = ground.pick(rows)
+    here = np.arange(len(rows))
+    for _ in range(p.distractor_length - 1):
+        new, placed = _extend(p, t, rng, tentative, here, dashes[-1])
+        here, dashes = here[placed], [part.pick(placed) for part in dashes]
+        tentative.take(t, here, dashes[-1])
+        dashes.append(new.pick(placed))
+    tentative.take(t, here, dashes[-1])
+    rows = rows[here]
+    ground.zone[rows], ground.near[rows] = tentative.zone[here], tentative.near[here]
+    return rows, dashes
+
+
 def add_distractors(
     p: Parameters, t: Tables, rng: np.random.Generator, scene: Scene, ground: Ground
 ) -> Scene:
@@ -196,19 +216,7 @@ def add_distractors(
             missing = np.flatnonzero(~present[:, number, 0])
             if not len(missing):
                 break
-            dash, placed = _seed_distractor(p, t, rng, ground, missing)
-            rows, dashes = missing[placed], [dash.pick(placed)]
-            # its own zones count while it grows, and are kept only if it becomes complete
-            tentative = ground.pick(rows)
-            here = np.arange(len(rows))
-            for _ in range(length - 1):
-                new, placed = _extend(p, t, rng, tentative, here, dashes[-1])
-                here, dashes = here[placed], [part.pick(placed) for part in dashes]
-                tentative.take(t, here, dashes[-1])
-                dashes.append(new.pick(placed))
-            tentative.take(t, here, dashes[-1])
-            rows = rows[here]
-            ground.zone[rows], ground.near[rows] = tentative.zone[here], tentative.near[here]
+            rows, dashes = _grow_distractor(p, t, rng, ground, missing)
             ways[rows, number] = np.stack([part.direction for part in dashes], axis=1)
             anchors[rows, number] = np.stack([part.anchor for part in dashes], axis=1)
             present[rows, number] = True
