@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 from longlens.cli.terminal import complain
 from longlens.cli.words import command_line, key_values
+from longlens.tasks.own import is_file
 
 EPILOG = """examples:
   longlens audit listops                               five minutes: probes, then trained models
@@ -18,6 +21,7 @@ EPILOG = """examples:
   longlens audit image --model-budget 4m --fields 5,17,61,241,513,global --seeds 3
   longlens audit far-order --data distance=512 --fields 61,835,global --mixers s4d,las --steps 3000
   longlens audit mine --set dim=64 --set depth=6       a task that you imported
+  longlens audit series.csv --data label=class         a file: imported, then audited
   longlens audit --judge results/audit_*.json          the verdicts of records, by today's rules
 
 Without --model-budget, --steps, --epochs and --quick an audit takes the time of --budget in all,
@@ -42,7 +46,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("task", nargs="?",
-                   help="any task with classes: of `longlens data list`, or imported")  # fmt: skip
+                   help="any task with classes, of `longlens data list` or imported; or a file, "
+                   "imported first (.npz .csv .tsv .ts .parquet, a folder, ucr:NAME)")  # fmt: skip
     p.add_argument("--judge", nargs="+", type=Path, default=[], metavar="FILE",
                    help="train nothing: verdicts and certificates of these records, made anew "
                    "from what was measured")  # fmt: skip
@@ -125,6 +130,21 @@ def judge_files(paths: Sequence[Path]) -> None:
         print(f"{path}: {after if after != before else 'unchanged'}")
 
 
+def bring(source: str, options: dict[str, Any], root: str | None) -> str:
+    """Import a file, say what was inferred, and return the name of the task."""
+    from longlens.tasks import import_file
+
+    known = list(inspect.signature(import_file).parameters)[1:]
+    if unknown := sorted(set(options) - set(known)):
+        raise ValueError(f"--data {unknown[0]}: of a file it takes {', '.join(known)}")
+    values = {"replace": True, "root": root, **options}
+    if "label" in values:  # a number of a column is a name, too
+        values["label"] = str(values["label"])
+    manifest = import_file(source, **values)
+    print(f"{manifest.name}: {'; '.join(manifest.notes)}", file=sys.stderr, flush=True)
+    return manifest.name
+
+
 def main(argv: Sequence[str]) -> int:
     """Run ``longlens audit``; returns the exit code."""
     began = time.monotonic()
@@ -134,6 +154,9 @@ def main(argv: Sequence[str]) -> int:
     if args.judge:
         judge_files(args.judge)
         return 0
+    task_options = key_values(args.data, "--data")
+    if is_file(args.task):
+        args.task, task_options = bring(args.task, task_options, args.root), {}
     from longlens.files import to_json, write_output
     from longlens.lens.audit import AuditOptions, audit, timed_audit
     from longlens.report.audit_chart import draw_audit
@@ -149,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
     options = AuditOptions(
         task=args.task,
-        task_options=key_values(args.data, "--data"),
+        task_options=task_options,
         fields=fields,
         mixers=mixers,
         mixer_options=by_mixer(key_values(args.mixer_option, "--mixer-option")),

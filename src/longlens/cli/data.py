@@ -24,7 +24,7 @@ USAGE = """usage: longlens data COMMAND …
 
   list                      every task: length, classes, sizes, source, licence
   prepare NAME [options]    make a data set: generate it, download it, or take it from --from PATH
-  import NAME [options]     make a task out of your own .npy arrays
+  import NAME [options]     make a task out of your own file (--from) or .npy arrays
   show NAME [options]       print or draw examples; lengths, class balance, duplicates; a gallery
   verify [NAME]             check every byte of one data set, or of all, against its sha256
 
@@ -63,7 +63,18 @@ def list_tasks(words: Sequence[str]) -> None:
         print(f"    source: {info.source}; licence: {info.licence}")
     for name in sorted(set(prepared) - set(TASKS)):
         print(f"{name}  [prepared]\n    {prepared[name][0]}")
+        _facts(read_manifest(prepared[name][0]))
     print(f"cache: {cache_root(root)}")
+
+
+def _facts(manifest: Manifest) -> None:
+    """Length, classes and sizes of an imported task, in one line."""
+    spec = manifest.spec
+    what = f"{spec.num_classes} classes" if spec.num_classes else spec.kind.replace("_", " ")
+    channels = f" × {spec.channels} channels" if (spec.channels or 1) > 1 else ""
+    sizes = "/".join(f"{manifest.examples[split]:,}" for split in SPLITS)
+    shorter = "up to " if spec.pad_id is not None else ""
+    print(f"    length {shorter}{spec.max_length:,}{channels}; {what}; train/val/test {sizes}")
 
 
 def _describe(manifest: Manifest) -> None:
@@ -99,15 +110,25 @@ def prepare(words: Sequence[str]) -> None:
 
 
 def import_task(words: Sequence[str]) -> None:
-    """Make a task out of the user's arrays and print its counts and hashes."""
-    parser = _parser("import", "Make a task out of your own .npy arrays.")
+    """Make a task out of the user's file or arrays and print its counts and hashes."""
+    parser = _parser("import", "Make a task out of a file (--from), or of .npy arrays (--tokens).")
     parser.add_argument("name", type=str, help="under which you will load it")
+    if any(word.partition("=")[0] == "--from" for word in words):
+        parser.add_argument("--from", type=str, help=".npy, .npz, .csv, .tsv, .ts, .parquet, a "
+                            "folder with a train and a test file, or ucr:NAME")  # fmt: skip
+        parser.add_function_arguments(
+            tasks.import_file, as_group=False, skip={"source", "name", "root"}
+        )
+        values = parser.parse_args(list(words)).as_dict()
+        _describe(tasks.import_file(values.pop("from"), **values))
+        return
     arrays = {
         "tokens": "integers (N, L), floats (N, L) or (N, L, C); with --lengths also all of them "
         "one after the other; without targets one long stream (total,)",
         "targets": "classes (N,), or floats (N,), (N, T) or (N, T, D) for the last T positions; "
         "left out: next-token prediction",
         "lengths": "(N,) where examples differ in length",
+        "split": "(N,) train, validation or test (0, 1, 2), where that is given",
     }
     for option, what in arrays.items():
         kind: Any = str if option == "tokens" else str | None
@@ -116,8 +137,9 @@ def import_task(words: Sequence[str]) -> None:
     parser.add_argument("--kind", choices=get_args(Kind), default=None,
                         help="what the targets are, where their type does not say it")  # fmt: skip
     parser.add_function_arguments(
-        tasks.import_arrays, as_group=False, skip={"name", "root", "kind", *arrays}
-    )
+        tasks.import_arrays, as_group=False,
+        skip={"name", "root", "kind", "class_names", "encoding", "notes", *arrays},
+    )  # fmt: skip
     _describe(tasks.import_arrays(**parser.parse_args(list(words)).as_dict()))
 
 

@@ -18,6 +18,7 @@ from longlens.tasks.errors import DataError
 from longlens.tasks.identity import check_made_from
 from longlens.tasks.imported import read_imported
 from longlens.tasks.manifest import Manifest, Verify
+from longlens.tasks.own import import_file
 from longlens.tasks.registry import TASKS, find_task
 from longlens.tasks.spec import Spec
 from longlens.tasks.user import import_arrays
@@ -35,6 +36,7 @@ __all__ = [
     "Split",
     "Task",
     "import_arrays",
+    "import_file",
     "load",
     "prepare",
 ]

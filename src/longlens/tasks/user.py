@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +15,8 @@ from longlens.tasks.errors import DataError, check_shares
 from longlens.tasks.files import check_space, locked
 from longlens.tasks.imported import home_folder, imported_folder, next_folder, remove_others
 from longlens.tasks.manifest import Manifest
-from longlens.tasks.order import permutation
 from longlens.tasks.spec import SPLITS, Kind, Spec
+from longlens.tasks.split import split_examples
 from longlens.tasks.user_arrays import (
     ArrayOrPath,
     Inputs,
@@ -42,6 +44,10 @@ def import_arrays(
     validation: float = 0.1,
     test: float = 0.1,
     seed: int = 0,
+    split: ArrayOrPath | None = None,
+    class_names: Sequence[str] | None = None,
+    encoding: str | None = None,
+    notes: Sequence[str] = (),
     root: str | Path | None = None,
     replace: bool = False,
 ) -> Manifest:
@@ -57,9 +63,15 @@ def import_arrays(
         kind: what the targets are, where their type does not say it.
         num_classes: default: the largest class + 1.
         vocab_size: default: the largest token + 1 (and one more for padding where 0 is in use).
-        validation: share held out, at random by ``seed`` (of a stream: from its end).
+        validation: share held out, at random by ``seed``, all classes in their shares (of a stream:
+            from its end).
         test: share held out in the same way.
         seed: of the split.
+        split: (N,) train, validation or test (or 0, 1, 2) for every example, where that is given;
+            without one for validation, its share of train is held out.
+        class_names: of the classes, in their order.
+        encoding: how tokens are shown: "bytes", "bytes+1" or None.
+        notes: kept with the data, as they are.
         root: the cache.
         replace: an imported task of this name; readers find the old data until the new ones are
             complete.
@@ -81,10 +93,14 @@ def import_arrays(
         _refuse_overwriting(root, name, replace)  # another process may have been quicker
         folder, partial = next_folder(home), home.with_name(f".{name}.partial")
         writer = Writer(folder, name, 1, options, fresh=True, partial=partial)
+        writer.notes += notes
         try:
             if targets is not None:
                 spec, inputs, goals = _read(values, targets, lengths, kind, num_classes, vocab_size)
-                sizes = _write_examples(writer, spec, inputs, goals)
+                names = None if class_names is None else tuple(class_names)
+                spec = replace_fields(spec, class_names=names, encoding=encoding)
+                given = None if split is None else np.asarray(open_array(split, "split"))
+                sizes = _write_examples(writer, spec, inputs, goals, given)
             elif lengths is not None:
                 raise DataError("lengths needs targets: without targets, tokens is one stream")
             else:
@@ -182,14 +198,13 @@ def _spec(
     )
 
 
-def _write_examples(writer: Writer, spec: Spec, inputs: Inputs, goals: Array) -> dict[str, int]:
-    """Write examples in three splits, at random by the writer's seed; return their sizes."""
-    shares = [writer.options[split] for split in ("validation", "test")]
-    held = [max(1, int(inputs.count * share)) for share in shares]
-    if inputs.count - sum(held) < 1:
-        raise DataError(f"{inputs.count} examples are too few to split into three")
-    cuts = np.split(permutation(inputs.count, writer.options["seed"]), np.cumsum(held))
-    parts = dict(zip(("validation", "test", "train"), cuts, strict=True))
+def _write_examples(
+    writer: Writer, spec: Spec, inputs: Inputs, goals: Array, given: Array | None
+) -> dict[str, int]:
+    """Write examples in three splits, as given or by the writer's seed; return their sizes."""
+    classes = goals if spec.kind == "classification" else None
+    shares = {name: writer.options[name] for name in ("validation", "test", "seed")}
+    parts = split_examples(inputs.count, classes, given, **shares)
     starts = np.cumsum([0, *(() if inputs.lengths is None else inputs.lengths)])
     dtype: Any = np.dtype(np.float32)
     if spec.inputs == "tokens":

@@ -133,16 +133,20 @@ def _draws(curve: list[dict[str, Any]], test_size: int, rights: list[list[Any]])
     drawn += np.where(probes, 0, counting * rng.standard_normal(shape))
     if probes.any():
         right = np.stack([np.mean(row, axis=0) for row in rights if len(row)], axis=1)
-        weights = bootstrap(len(right))
-        means = weights @ right / weights.sum(1, keepdims=True)
-        drawn[:, probes] += means - right.mean(0)
+        # One more that everybody gets right and one that nobody does: few examples prove little.
+        right = np.concatenate([right, np.ones_like(right[:1]), np.zeros_like(right[:1])])
+        drawn[:, probes] += bootstrap(len(right)) @ right - right.mean(0)
     return np.asarray(drawn)
 
 
 @lru_cache(maxsize=1)
 def bootstrap(count: int) -> npt.NDArray[np.float32]:
-    """How often each of ``count`` examples is drawn, (DRAWS, count): Poisson of mean 1."""
-    return generator(1).poisson(1.0, (DRAWS, count)).astype(np.float32)
+    """Shares of ``count`` examples in each of DRAWS samples with replacement: (DRAWS, count)."""
+    rng = generator(1)
+    rows = [
+        np.bincount(rng.integers(0, count, count), minlength=count) / count for _ in range(DRAWS)
+    ]
+    return np.stack(rows).astype(np.float32)
 
 
 def _range(
@@ -199,10 +203,9 @@ def _verdict(
     confidence = float((drawn == category).mean()) if seeds > 1 else None
     top = _best_global(curve)
     has_learned = top is not None and bool(learned[curve.index(top)])
-    all_there_is = [
-        row["gain"] >= 0.95 * (1 - chance) for row in curve if row["receptive_field"] == needed
-    ]
-    conclusive = needed is not None and any(all_there_is)  # whatever a global model might find
+    there = [n for n, row in enumerate(curve) if row["receptive_field"] == needed]
+    all_there_is = draws - chance >= 0.95 * (1 - chance)  # whatever a global model might find
+    conclusive = needed is not None and bool((all_there_is[:, there].mean(axis=0) >= SURE).any())
     reason = (
         f"the sweep ends below half the length; try fields up to {int(LONG * length)}"
         if category == "open"

