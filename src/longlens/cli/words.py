@@ -18,16 +18,16 @@ def key_values(words: Iterable[str], option: str) -> dict[str, Any]:
     >>> key_values(["lr=1e-3", "mixer_options.window=5", "inner=listops"], "--set")
     {'lr': 0.001, 'mixer_options.window': 5, 'inner': 'listops'}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not name or not equals:
             raise ValueError(f"{option} takes KEY=VALUE, got {word!r}")
         try:
-            found[name] = json.loads(text)
+            values[name] = json.loads(text)
         except ValueError:
-            found[name] = text
-    return found
+            values[name] = text
+    return values
 
 
 def command_line(command: str, words: Sequence[str]) -> str:

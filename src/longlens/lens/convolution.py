@@ -37,7 +37,7 @@ class Convolution:
     """The same for the future, nearest first: length -> (D, length)."""
     mixes: bool = False
     """Every output channel sees every input channel: kernels are (D, D, length), out first."""
-    own: Callable[[int], Tensor] | None = None
+    to_itself: Callable[[int], Tensor] | None = None
     """Where channels mix, the formula from each channel to itself: length -> (D, length)."""
 
     @torch.no_grad()
@@ -64,8 +64,8 @@ class Convolution:
 
     def channels(self, length: int) -> Tensor:
         """One kernel a channel, (D, length): where channels mix, from each to itself."""
-        if self.own is not None:
-            return self.own(length)
+        if self.to_itself is not None:
+            return self.to_itself(length)
         kernel = self.kernel(length)
         return kernel.diagonal(dim1=0, dim2=1).T if self.mixes else kernel
 
@@ -111,5 +111,5 @@ def check(part: Convolution, length: int = 48, seed: int = 0) -> float:
         future = part.ahead(length)
         for t in range(1, length):
             expected[:, : length - t] += torch.einsum(form, future[..., t - 1], x[:, t:])
-    found = part.run(x)
-    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-300))
+    output = part.run(x)
+    return float((output - expected).abs().max() / expected.abs().max().clamp_min(1e-300))

@@ -95,7 +95,7 @@ def _recurrence(layer: Any) -> list[Convolution]:
             taps,
             None if layer.causal else ahead,
             mixes=True,
-            own=lambda length: taps(length, "dn,nl,nd->dl"),
+            to_itself=lambda length: taps(length, "dn,nl,nd->dl"),
         )
     ]
 
@@ -150,10 +150,10 @@ def _plain(part: str, taps: Tensor, skip: Tensor | None = None) -> Convolution:
     def run(x: Tensor) -> Tensor:
         return fft_conv(x, taps) + skip * x
 
-    def own(length: int) -> Tensor:
+    def padded(length: int) -> Tensor:
         return F.pad(taps, (0, max(0, length - size)))[:, :length]
 
-    return Convolution(part, width, run, True, skip, own)
+    return Convolution(part, width, run, True, skip, padded)
 
 
 def _h3(layer: H3) -> list[Convolution]:

@@ -68,21 +68,21 @@ class View:
         kernel = self.kernels[head]
         if float(kernel.abs().max()) == 0:
             return None
-        found = measure(kernel)
+        measures = measure(kernel)
         if self.smoothness is not None:
             variation, centroid = self.smoothness[head].tolist()
-            found = replace(found, total_variation=variation, spectral_centroid=centroid)
-        return found
+            measures = replace(measures, total_variation=variation, spectral_centroid=centroid)
+        return measures
 
     def summary(self) -> Measures | None:
         """The median over the heads of every measure; None where all heads are zero."""
         every = [self.measures(head) for head in range(len(self.kernels))]
-        found = [one for one in every if one is not None]
-        if not found:
+        measured = [one for one in every if one is not None]
+        if not measured:
             return None
         middle: dict[str, Any] = {}
-        for name in vars(found[0]):
-            values = [getattr(m, name) for m in found]
+        for name in vars(measured[0]):
+            values = [getattr(m, name) for m in measured]
             if name == "mass_beyond":
                 middle[name] = {d: _median([v[d] for v in values]) for d in values[0]}
             else:
@@ -158,18 +158,18 @@ def heads_json(view: View, most: int = 16) -> list[dict[str, Any]]:
     """The measures of a view's heads, at most ``most`` of them, evenly chosen."""
     count = len(view.kernels)
     step = -(-count // most)
-    found = []
+    entries = []
     for head in range(0, count, step):
         entry: dict[str, Any] = {"head": head}
         measured = view.measures(head)
         if measured is None:
-            found.append(entry | {"zero": True})
+            entries.append(entry | {"zero": True})
             continue
         entry |= measured.to_json()
         if view.entropies is not None:
             entry["row_entropy"] = float(f"{float(view.entropies[head]):.6g}")
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def view_json(view: View) -> dict[str, Any]:

@@ -69,8 +69,8 @@ def _mega(layer: Mega, x: Tensor) -> Tensor:
     size = min(layer.chunk, length)
     mask = fold_mask(None, batch, length, size, x.device)
     blocks = -(-length // size)
-    own = torch.eye(size).to(x).expand(batch * blocks, 1, -1, -1)
-    inside = layer.attend(fold_chunks(q, size), fold_chunks(k, size), own, mask)
+    identity = torch.eye(size).to(x).expand(batch * blocks, 1, -1, -1)
+    inside = layer.attend(fold_chunks(q, size), fold_chunks(k, size), identity, mask)
     inside = unfold_chunks(inside, batch, length)  # (B, 1, L, size): columns inside the chunk
     weights = inside.new_zeros(batch, 1, length, blocks * size)
     start = torch.arange(length, device=x.device) // size * size
@@ -147,7 +147,7 @@ def row_smoothness(weights: Tensor, seen: Tensor, most: int = 8) -> Tensor:
     count = seen.sum(-1)
     wide = torch.nonzero(count >= count.max() / 2).flatten()
     chosen = wide[torch.linspace(0, len(wide) - 1, min(most, len(wide))).round().long()]
-    found = []
+    rows = []
     for query in chosen.tolist():
         row = weights[:, :, query, seen[query].to(weights.device)].double()  # (B, H, keys)
         largest = row.abs().amax(-1).clamp_min(1e-300)
@@ -155,5 +155,5 @@ def row_smoothness(weights: Tensor, seen: Tensor, most: int = 8) -> Tensor:
         power = torch.fft.rfft(row).abs() ** 2
         frequency = torch.arange(power.shape[-1], device=row.device) / row.shape[-1]
         centroid = (frequency * power).sum(-1) / power.sum(-1).clamp_min(1e-300)
-        found.append(torch.stack([variation, centroid], dim=-1).mean(0))
-    return torch.stack(found).mean(0)
+        rows.append(torch.stack([variation, centroid], dim=-1).mean(0))
+    return torch.stack(rows).mean(0)

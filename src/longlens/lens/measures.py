@@ -57,8 +57,8 @@ def thresholds(length: int) -> list[int]:
     >>> thresholds(1024), thresholds(16)
     ([16, 64, 256], [1, 4])
     """
-    found = [4**i for i in range(2, 12) if 4**i < length]
-    return found or [d for d in (1, 4) if d < length]
+    distances = [4**i for i in range(2, 12) if 4**i < length]
+    return distances or [d for d in (1, 4) if d < length]
 
 
 def decay_fit(kernel: Tensor) -> tuple[float, float] | tuple[None, None]:

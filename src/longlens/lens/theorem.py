@@ -170,12 +170,12 @@ def _query(parts: Tensor, empty: str) -> Tensor:
     rest = torch.where(total > 0, rest, torch.ones_like(rest))
     if empty == "last":
         rows = torch.cat([matrix, rest[..., None]], dim=-1)
-        own = F.pad(last[..., None], (length, 0))
-        full = torch.cat([rows, own], dim=-2)
+        of_empty = F.pad(last[..., None], (length, 0))
+        full = torch.cat([rows, of_empty], dim=-2)
     else:
         rows = torch.cat([rest[..., None], matrix], dim=-1)
-        own = F.pad(last[..., None], (0, length))
-        full = torch.cat([own, rows], dim=-2)
+        of_empty = F.pad(last[..., None], (0, length))
+        full = torch.cat([of_empty, rows], dim=-2)
     # A row's largest entry is at least its sum over n; what lies this far below is exactly 0 after
     # the softmax, and the product of W_q with a one-hot position stays finite.
     info = torch.finfo(parts.dtype)
@@ -212,15 +212,15 @@ def _layer_taps(layer: nn.Module, length: int | None) -> Tensor:
 
     if length is None:
         raise ValueError("length must be given with a layer: how many positions its heads cover")
-    found = convolutions(layer)
-    if not found:
+    parts = convolutions(layer)
+    if not parts:
         raise ValueError(
             f"kernel is a {type(layer).__name__}, which has no convolution inside; give a tensor "
             "of taps, or a convolutional or state-space layer"
         )
-    if not found[0].causal:
+    if not parts[0].causal:
         raise ValueError(
             f"kernel is a {type(layer).__name__} built with bidirectional=True; the construction "
             "is causal"
         )
-    return found[0].with_skip(length)
+    return parts[0].with_skip(length)

@@ -53,9 +53,9 @@ def _dots(title: str, cells: Sequence[TableCell], swap: bool, width: int) -> str
     for cell in cells:
         column = cell.column + (" *" if cell.stands_in_for else "")
         line, series = (column, cell.row) if swap else (cell.row, column)
-        own = ours.setdefault(line, {})
+        values = ours.setdefault(line, {})
         if cell.mean is not None:
-            own[series] = cell.mean
+            values[series] = cell.mean
         if cell.published is not None and (cell.comparable or cell.mean is None):
             theirs.setdefault(line, {})[series] = cell.published
     label = cells[0].metric.label
@@ -102,9 +102,9 @@ def learning_curves(experiment: ResultTable, split: str, points: int) -> Iterato
         for row, line in cells.items():
             drawn = []
             for record in line[column].records:
-                if found := _curve(record, split, metric, points):
+                if curve := _curve(record, split, metric, points):
                     broken = not record.is_finished
-                    drawn.append(Line(row, found, styles[row], broken=broken))
+                    drawn.append(Line(row, curve, styles[row], broken=broken))
             if drawn:
                 ends = [one.points[-1][1] for one in drawn]
                 best.append((max(ends) if metric.higher_is_better else -min(ends), drawn))
@@ -123,8 +123,8 @@ def _has_runs(cells: Mapping[str, TableCell]) -> bool:
 
 def _curve(record: Record, split: str, metric: Metric, points: int) -> list[tuple[float, float]]:
     for name in (metric.name, SAME.get(metric.name, metric.name), "bits_per_token"):
-        if found := record.curves.get(f"{split}.{name}"):
-            pairs = [(x, metric.value({name: y})) for x, y in found if None not in (x, y)]
+        if curve := record.curves.get(f"{split}.{name}"):
+            pairs = [(x, metric.value({name: y})) for x, y in curve if None not in (x, y)]
             return thin([(float(x or 0), y) for x, y in pairs if y is not None], points)
     return []
 
@@ -134,18 +134,18 @@ def groups(experiment: ResultTable) -> Iterator[tuple[str, str, dict[str, dict[s
 
     Values are means over the finished seeds, in percent.
     """
-    found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    groups_of: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
     for row, cells in table(experiment).items():
         for column, cell in cells.items():
             for record, _ in cell.scored:
                 for name, entries in record.groups().items():
                     metric, _, group = name.partition("_by_")
-                    values = found.setdefault((column, group), {}).setdefault(row, {})
+                    values = groups_of.setdefault((column, group), {}).setdefault(row, {})
                     for key, entry in entries.items():
                         value = Metric(metric).value(entry)
                         if value is not None:
                             values.setdefault(_group_name(record, group, key), []).append(value)
-    for (column, group), by_row in found.items():
+    for (column, group), by_row in groups_of.items():
         means = {r: {k: sum(v) / len(v) for k, v in ks.items()} for r, ks in by_row.items()}
         yield column, group, means
 
