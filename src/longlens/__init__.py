@@ -13,6 +13,7 @@ from longlens._version import __version__
 
 if TYPE_CHECKING:
     from longlens.layers.attention import LaSAttention, SoftmaxAttention
+    from longlens.layers.multihead import LaSMultiheadAttention, replace_attention
     from longlens.ops.las import (
         decay_rates,
         explain,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LaSAttention",
+    "LaSMultiheadAttention",
     "SoftmaxAttention",
     "__version__",
     "decay_rates",
@@ -30,16 +32,19 @@ __all__ = [
     "las_attention",
     "las_attention_varlen",
     "las_weights",
+    "replace_attention",
 ]
 
 _HOME = {
     "LaSAttention": "longlens.layers.attention",
+    "LaSMultiheadAttention": "longlens.layers.multihead",
     "SoftmaxAttention": "longlens.layers.attention",
     "decay_rates": "longlens.ops.las",
     "explain": "longlens.ops.las",
     "las_attention": "longlens.ops.las",
     "las_attention_varlen": "longlens.ops.las",
     "las_weights": "longlens.ops.las",
+    "replace_attention": "longlens.layers.multihead",
 }
 
 

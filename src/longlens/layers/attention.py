@@ -52,6 +52,8 @@ class SoftmaxAttention(SplitSequence, nn.Module):
         impl: str = "auto",
         sequence_group: ProcessGroup | DeviceMesh | None = None,
         sequence_exchange: str = "gather",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """Make the layer.
 
@@ -70,6 +72,8 @@ class SoftmaxAttention(SplitSequence, nn.Module):
                 a contiguous part of it (and of its mask), in the order of the ranks; lengths may
                 differ. None: the input is the whole sequence.
             sequence_exchange: how they share it, "gather" or "ring": see `las_attention_sharded`.
+            device: where the parameters are; None: torch's default device.
+            dtype: of the projections; None: torch's default dtype.
         """
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -90,8 +94,9 @@ class SoftmaxAttention(SplitSequence, nn.Module):
         self.sequence_group, self.sequence_exchange = sequence_group, sequence_exchange
         self.window, self.edge = 1, "zero"
         self.smoothing = check_reading(1, None, "zero", causal, chunk)
-        self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=bias)
-        self.out = nn.Linear(num_heads * self.head_dim, dim, bias=bias)
+        heads, kind = num_heads + 2 * num_kv_heads, dict[str, Any](device=device, dtype=dtype)
+        self.qkv = nn.Linear(dim, heads * self.head_dim, bias=bias, **kind)
+        self.out = nn.Linear(num_heads * self.head_dim, dim, bias=bias, **kind)
 
     @property
     def receptive_field(self) -> int | None:
@@ -273,7 +278,18 @@ class LaSAttention(SoftmaxAttention):
         edge: str = "zero",
         learned_alpha: bool = False,
         alpha_max: float | None = None,
-        **options: Any,
+        num_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        causal: bool = True,
+        rotary: bool = False,
+        rotary_base: float = 10_000.0,
+        chunk: int | None = None,
+        bias: bool = True,
+        impl: str = "auto",
+        sequence_group: ProcessGroup | DeviceMesh | None = None,
+        sequence_exchange: str = "gather",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         """Make the layer.
 
@@ -287,14 +303,37 @@ class LaSAttention(SoftmaxAttention):
             edge: "zero" or "renormalize".
             learned_alpha: make the rates a parameter, kept inside [0, alpha_max].
             alpha_max: the largest rate that learning may reach; None: max(0.05, bound).
-            options: those of `SoftmaxAttention`.
+            num_kv_heads: as in `SoftmaxAttention`, as are all further options.
+            head_dim: as in `SoftmaxAttention`.
+            causal: as in `SoftmaxAttention`.
+            rotary: as in `SoftmaxAttention`.
+            rotary_base: as in `SoftmaxAttention`.
+            chunk: as in `SoftmaxAttention`.
+            bias: as in `SoftmaxAttention`.
+            impl: as in `SoftmaxAttention`.
+            sequence_group: as in `SoftmaxAttention`.
+            sequence_exchange: as in `SoftmaxAttention`.
+            device: as in `SoftmaxAttention`.
+            dtype: as in `SoftmaxAttention`; rates are never below float32.
         """
-        super().__init__(dim, num_heads, **options)
+        super().__init__(
+            dim, num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, causal=causal,
+            rotary=rotary, rotary_base=rotary_base, chunk=chunk, bias=bias, impl=impl,
+            sequence_group=sequence_group, sequence_exchange=sequence_exchange, device=device,
+            dtype=dtype,
+        )  # fmt: skip
         self.window, self.edge = window, edge
         self.smoothing = check_reading(window, smoothing, edge, self.causal, self.chunk)
         self.decay = DecayRates(
-            num_heads, bound, spacing, learned_alpha=learned_alpha, alpha_max=alpha_max
+            num_heads,
+            bound,
+            spacing,
+            learned_alpha=learned_alpha,
+            alpha_max=alpha_max,
+            device=device,
         )
+        if dtype is not None:
+            self.decay.to(dtype)
         self.aspects = Aspects(regularized=window > 1, special_init=bound > 0, stable=True)
 
     @property
