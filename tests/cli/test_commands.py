@@ -49,6 +49,18 @@ def test_bench_writes_rows_with_provenance(tmp_path, capsys):
     assert float(rows[1]["error"]) < 1e-5 and rows[1]["path"] == "folded"
 
 
+def test_bench_of_the_family(tmp_path):
+    path = tmp_path / "rows.csv"
+    words = ["--shapes", "1,2,40,8", "--seconds", "0.01", "--device", "cpu", "--output", str(path)]
+    assert main(["bench", "family", *words]) == 0
+    rows = {row["implementation"]: row for row in csv.DictReader(path.read_text().splitlines())}
+    assert {name: row["path"] for name, row in rows.items()} == {
+        "plain SDPA": "", "LaS": "", "LaS, taps": "las", "ALiBi": "folded", "FoX": "folded",
+        "Wall": "folded",
+    }  # fmt: skip
+    assert all(float(rows[name]["error"]) < 1e-5 for name in ("LaS, taps", "ALiBi", "FoX", "Wall"))
+
+
 def test_bench_of_training_steps(tmp_path, capsys):
     path = tmp_path / "step.csv"
     words = ["--only", "LaS Image", "--quick", "true", "--batches", "2", "--output", str(path)]

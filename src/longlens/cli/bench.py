@@ -195,13 +195,14 @@ def main(argv: Sequence[str]) -> int:
     """Entry of `longlens bench`."""
     from jsonargparse import auto_cli
 
+    from longlens.cli.bench_family import family
     from longlens.cli.bench_layers import decode, layer, length
     from longlens.cli.bench_step import step
     from longlens.cli.bench_train import train
 
     commands: Any = {
-        "ops": ops, "layer": layer, "decode": decode, "length": length, "step": step,
-        "train": train,
+        "ops": ops, "family": family, "layer": layer, "decode": decode, "length": length,
+        "step": step, "train": train,
     }  # fmt: skip
     code: int = auto_cli(commands, args=list(argv) or ["--help"], prog="longlens bench")
     return code
