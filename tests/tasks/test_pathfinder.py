@@ -13,8 +13,7 @@ from docs.pictures.flood_fill import find_markers, trace
 
 from longlens.tasks import DataError, load
 from longlens.tasks.order import generator
-from longlens.tasks.pathfinder.draw import draw
-from longlens.tasks.pathfinder.generate import PathXOptions, _scenes, make_images, mark
+from longlens.tasks.pathfinder.generate import PathXOptions, _scenes, draw, make_images, mark
 from longlens.tasks.pathfinder.parameters import parameters
 from longlens.tasks.pathfinder.stamps import INK, _line, dashes, marker, reduce, reduce_bytes
 from longlens.tasks.pathfinder.tables import tables

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from longlens.tasks.arrays import Array
 from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.order import generator
@@ -76,7 +76,7 @@ class SelectOptions(AtomicOptions):
 
 def make_block(
     name: str, options: AtomicOptions, split: str, block: int, count: int
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, Array]:
     """Make one block of the task ``name``, a pure function of the arguments."""
     key = (options.seed, NAMES.index(name), SPLITS.index(split), block)
     inputs, targets = examples(name, options, generator(*key), count)

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from longlens.tasks.arrays import Ints
 from longlens.tasks.data import Rows, Split
 from longlens.tasks.errors import DataError
-from longlens.tasks.order import Index, bucket_edges, cut_into_batches, draw, permutation
+from longlens.tasks.order import bucket_edges, cut_into_batches, draw, permutation
 
 RESIDENT_SHARE = 0.5  # "auto" keeps a split on the device when it fits in this share of free memory
 
@@ -100,10 +101,10 @@ class Batches:
         )
         longest = int(self.lengths.max())
         if self.streaming or split.spec.pad_id is None or int(self.lengths.min()) == longest:
-            self.edges: Index = np.array([longest])
+            self.edges: Ints = np.array([longest])
         else:
             self.edges = bucket_edges(self.lengths, buckets, multiple)
-        self.members: Index = np.arange(len(self.lengths))
+        self.members: Ints = np.arange(len(self.lengths))
         if limit is not None:
             if not 1 <= limit <= len(self.lengths):
                 raise DataError(f"limit must be in 1 … {len(self.lengths)}, got {limit}")
@@ -125,7 +126,7 @@ class Batches:
         """The padded lengths that occur: what a compiled model will be specialised for."""
         return [int(edge) for edge in self.edges]
 
-    def order(self, epoch: int) -> list[tuple[Index, int]]:
+    def order(self, epoch: int) -> list[tuple[Ints, int]]:
         """Return the examples and the padded length of every global batch of ``epoch``."""
         if epoch < 0:
             raise DataError(f"epoch must be 0 or more, got {epoch}")
@@ -150,7 +151,7 @@ class Batches:
             mine = index[self.rank * share : (self.rank + 1) * share]
             yield self._batch(mine, padded, shift)
 
-    def _batch(self, index: Index, padded: int, shift: int) -> Batch:
+    def _batch(self, index: Ints, padded: int, shift: int) -> Batch:
         lengths = self.lengths[index]
         if self.streaming:
             starts = index * padded + shift
@@ -178,7 +179,7 @@ class Batches:
         )
 
 
-def _window_lengths(split: Split, length: int | None, shuffle: bool) -> Index:
+def _window_lengths(split: Split, length: int | None, shuffle: bool) -> Ints:
     """Lengths of the windows that a next-token split is cut into."""
     if length is None:
         raise DataError("a next-token task needs length, the number of tokens of a window")
@@ -192,7 +193,7 @@ def _window_lengths(split: Split, length: int | None, shuffle: bool) -> Index:
     return np.full(count, length, np.int64)
 
 
-def _cut(split: Split, length: int | None) -> Index:
+def _cut(split: Split, length: int | None) -> Ints:
     """Lengths of the examples of a split, of which at most ``length`` positions are used."""
     if split.spec.kind == "regression" and length and length < split.spec.max_length:
         raise DataError("a regression task cannot be cut: its targets are at the end")
@@ -211,20 +212,20 @@ class _Source:
             for key, rows in (split.documents.arrays if split.documents else {}).items():
                 self.tensors[f"documents/{key}"] = _tensor(rows.whole()).to(device)
 
-    def _index(self, index: Index) -> Tensor:
+    def _index(self, index: Ints) -> Tensor:
         return _sent(torch.from_numpy(index), self.device)
 
-    def _take(self, key: str, rows: Rows, index: Index) -> Tensor:
+    def _take(self, key: str, rows: Rows, index: Ints) -> Tensor:
         if key in self.tensors:
             return self.tensors[key][self._index(index)]
         return _tensor(rows.take(index))
 
-    def rows(self, key: str, index: Index) -> Tensor:
+    def rows(self, key: str, index: Ints) -> Tensor:
         """Rows of a per-example array: single integers as int64, everything else as it is."""
         taken = self._take(key, self.split.arrays[key], index)
         return taken if taken.is_floating_point() or taken.dim() > 1 else taken.long()
 
-    def inputs(self, index: Index, lengths: Index, padded: int) -> Tensor:
+    def inputs(self, index: Ints, lengths: Ints, padded: int) -> Tensor:
         """Padded inputs (B, L[, C]), or (B, 2, L) for pairs."""
         split = self.split
         if split.spec.pair:
@@ -241,7 +242,7 @@ class _Source:
         taken = self._take("inputs", split.arrays["inputs"], index)[:, :padded]
         return taken if taken.is_floating_point() else taken.long()
 
-    def _ragged(self, key: str, rows: Rows, starts: Index, lengths: Index, padded: int) -> Tensor:
+    def _ragged(self, key: str, rows: Rows, starts: Ints, lengths: Ints, padded: int) -> Tensor:
         """Slices of rows, ``lengths`` from ``starts`` on, padded with pad_id or (floats) zeros."""
         floating = rows.dtype.kind == "f"
         pad = 0 if floating else self.split.spec.pad_id or 0
@@ -258,16 +259,16 @@ class _Source:
             padded_rows[row, :length] = rows.slice(start, start + length)
         return torch.from_numpy(padded_rows)
 
-    def windows(self, starts: Index, lengths: Index, padded: int) -> tuple[Tensor, Tensor]:
+    def windows(self, starts: Ints, lengths: Ints, padded: int) -> tuple[Tensor, Tensor]:
         """Windows of a stream: inputs (B, L) and the tokens after them (B, L); 0 beyond the end."""
         out = self._ragged("stream", self.split.arrays["stream"], starts, lengths + 1, padded + 1)
         return out[:, :-1].contiguous(), out[:, 1:].contiguous()
 
-    def mask(self, lengths: Index, padded: int) -> Tensor:
+    def mask(self, lengths: Ints, padded: int) -> Tensor:
         """(…, L): True where a position is real."""
         return torch.arange(padded, device=self.device) < self._index(lengths)[..., None]
 
-    def pair_mask(self, index: Index, length: int | None, padded: int) -> tuple[Tensor | None, int]:
+    def pair_mask(self, index: Ints, length: int | None, padded: int) -> tuple[Tensor | None, int]:
         """Mask (B, 2, L) of a batch of pairs, or None if nothing is padded, and its real tokens."""
         assert self.split.documents is not None
         pairs = self.split.arrays["pairs"].take(index).astype(np.int64)

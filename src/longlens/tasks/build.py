@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.config import typed
+from longlens.tasks.arrays import Array
 from longlens.tasks.cache import dataset_folder, download_folder
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote, fetch
@@ -25,7 +25,7 @@ from longlens.tasks.sources import Source
 from longlens.tasks.spec import Spec
 from longlens.tasks.writer import Writer
 
-MakeBlock = Callable[[Any, str, int, int], dict[str, npt.NDArray[Any]]]
+MakeBlock = Callable[[Any, str, int, int], dict[str, Array]]
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Draft:
 
     def _map(
         self, make: MakeBlock, items: Sequence[tuple[str, int, int]]
-    ) -> Iterator[tuple[tuple[str, int, int], dict[str, npt.NDArray[Any]]]]:
+    ) -> Iterator[tuple[tuple[str, int, int], dict[str, Array]]]:
         if self.workers == 1 or len(items) <= 1:
             for item in items:
                 yield item, make(self.options, *item)
@@ -75,7 +75,7 @@ class Draft:
             initargs=(signal.SIGINT, signal.SIG_IGN),
         )
         try:
-            ahead: list[tuple[tuple[str, int, int], Future[dict[str, npt.NDArray[Any]]]]] = []
+            ahead: list[tuple[tuple[str, int, int], Future[dict[str, Array]]]] = []
             for item in items:
                 ahead.append((item, pool.submit(make, self.options, *item)))
                 if len(ahead) > 2 * self.workers:  # bounded, so that finished blocks do not pile up
@@ -206,14 +206,14 @@ def write_sequences(
     split: str,
     sequences: Sequence[bytes],
     offset: int,
-    rows: dict[str, npt.NDArray[Any]] | None = None,
+    rows: dict[str, Array] | None = None,
     block_size: int = 5000,
 ) -> None:
     """Write byte strings of varying length as tokens byte+offset, with ``rows`` beside them."""
     for block, start in enumerate(range(0, len(sequences), block_size)):
         part = sequences[start : start + block_size]
         flat = np.frombuffer(b"".join(part), np.uint8)
-        arrays: dict[str, npt.NDArray[Any]] = {
+        arrays: dict[str, Array] = {
             "flat": flat.astype(np.uint16) + np.uint16(offset) if offset else flat,
             "lengths": np.array([len(sequence) for sequence in part], np.int32),
         }

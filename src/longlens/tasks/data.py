@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Ints
 from longlens.tasks.errors import DataError
 from longlens.tasks.manifest import ArrayEntry, Manifest, Verify, read_manifest, verify_files
 from longlens.tasks.npy import open_npy
 from longlens.tasks.spec import SPLITS, Spec
-
-Array = npt.NDArray[Any]
 
 
 class Rows:
@@ -49,7 +47,7 @@ class Rows:
         """Size of the whole array."""
         return int(np.prod(self.shape)) * self.dtype.itemsize
 
-    def take(self, index: npt.NDArray[np.int64]) -> Array:
+    def take(self, index: Ints) -> Array:
         """Rows ``index`` (n,) as a new array (n, ...)."""
         if len(self.parts) == 1:
             return np.asarray(self.parts[0][index])
@@ -108,7 +106,7 @@ class Split:
         return (self[index] for index in range(len(self)))
 
     @cached_property
-    def lengths(self) -> npt.NDArray[np.int64]:
+    def lengths(self) -> Ints:
         """Length of each example (N,); of a pair the longer of its two documents."""
         if self.spec.pair:
             assert self.documents is not None

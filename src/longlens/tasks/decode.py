@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from longlens.tasks import listops
+from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
 from longlens.tasks.spec import Spec
 
-Array = npt.NDArray[Any]
 _SHADES = np.array(list(" .:-=+*#%@"))
 
 

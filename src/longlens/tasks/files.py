@@ -6,12 +6,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens import files
+from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
 
 
@@ -39,7 +38,7 @@ def check_space(folder: Path, needed: int, what: str) -> None:
         )
 
 
-def save_array(path: Path, array: npt.NDArray[Any]) -> tuple[int, str]:
+def save_array(path: Path, array: Array) -> tuple[int, str]:
     """Write ``array`` as ``.npy`` atomically; return the file's size and sha256."""
     whole = np.ascontiguousarray(array)
     return files.replace_file(

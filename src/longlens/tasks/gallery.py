@@ -7,9 +7,9 @@ import html
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.files import replace_file
+from longlens.tasks.arrays import Bytes
 from longlens.tasks.data import Example, Split, Task
 from longlens.tasks.decode import decode
 from longlens.tasks.errors import DataError
@@ -17,10 +17,8 @@ from longlens.tasks.order import permutation
 from longlens.tasks.png import encode_png, write_png
 from longlens.tasks.stats import SplitStats
 
-Picture = npt.NDArray[np.uint8]
 
-
-def contact_sheet(pictures: list[Picture], columns: int, scale: int = 1, gap: int = 2) -> Picture:
+def contact_sheet(pictures: list[Bytes], columns: int, scale: int = 1, gap: int = 2) -> Bytes:
     """Lay pictures of one size side by side, each enlarged ``scale`` times, on mid-gray.
 
     >>> contact_sheet([np.zeros((4, 4), np.uint8)] * 3, columns=2).shape

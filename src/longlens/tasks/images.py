@@ -7,8 +7,8 @@ import struct
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Bytes
 from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.fetch import Remote
@@ -17,7 +17,6 @@ from longlens.tasks.order import permutation
 from longlens.tasks.png import luma
 from longlens.tasks.spec import Spec
 
-Pixels = npt.NDArray[np.uint8]
 BLOCK = 10_000
 CIFAR_CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
@@ -94,8 +93,8 @@ class PermutedOptions(ImageOptions):
 
 def _write(
     draft: Draft,
-    train: tuple[Pixels, Pixels],
-    test: tuple[Pixels, Pixels],
+    train: tuple[Bytes, Bytes],
+    test: tuple[Bytes, Bytes],
     published: tuple[int, int],
 ) -> dict[str, int]:
     """Hold out validation, write the splits, return their sizes.
@@ -150,7 +149,7 @@ def spec(options: ImageOptions) -> Spec:
     )
 
 
-def _cifar_batch(data: bytes, name: str) -> tuple[Pixels, Pixels]:
+def _cifar_batch(data: bytes, name: str) -> tuple[Bytes, Bytes]:
     """Read one official batch: a label byte, then 3 × 1,024 colour bytes, for each image."""
     if not data or len(data) % 3073:
         raise DataError(f"{name} has {len(data)} bytes, not a multiple of 3,073: it is truncated")
@@ -203,7 +202,7 @@ def build_image(draft: Draft) -> tuple[Spec, dict[str, int]]:
     return spec(options), sizes
 
 
-def read_idx(data: bytes, name: str) -> Pixels:
+def read_idx(data: bytes, name: str) -> Bytes:
     """Read an MNIST ``idx`` file of bytes: images (N, 28, 28) or labels (N,)."""
     if len(data) < 8:
         raise DataError(f"{name} is truncated")

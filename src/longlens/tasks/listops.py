@@ -20,18 +20,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Bools, Bytes, Ints
 from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.order import generator
 from longlens.tasks.spec import SPLITS, Spec
 
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 OPERATORS = ("MIN", "MAX", "MED", "SM")
 PAD, DIGIT, OPERATOR, CLOSE, VOCAB = 0, 1, 11, 15, 16  # ids: digit d is 1+d, operator o is 11+o
 OPERATOR_SHARE = 0.25
@@ -105,7 +102,7 @@ def _grow(options: ListOpsOptions, rng: np.random.Generator, count: int) -> list
     return _select(levels, kept)
 
 
-def _select(levels: list[_Level], kept: npt.NDArray[np.bool_]) -> list[_Level]:
+def _select(levels: list[_Level], kept: Bools) -> list[_Level]:
     """Only the kept trees, renumbered from 0."""
     number = np.cumsum(kept) - 1
     out = []
@@ -203,7 +200,7 @@ def _layout(levels: list[_Level], symbols: list[Ints]) -> tuple[Bytes, Ints, Byt
     return flat, lengths, depths
 
 
-def _finish(levels: list[_Level], rng: np.random.Generator) -> dict[str, npt.NDArray[Any]]:
+def _finish(levels: list[_Level], rng: np.random.Generator) -> dict[str, Array]:
     """Draw digits and operators; evaluate and lay out the trees."""
     symbols = []
     for level in levels:
@@ -221,14 +218,14 @@ def _finish(levels: list[_Level], rng: np.random.Generator) -> dict[str, npt.NDA
     }
 
 
-def example_hashes(arrays: dict[str, npt.NDArray[Any]]) -> list[bytes]:
+def example_hashes(arrays: dict[str, Array]) -> list[bytes]:
     """Sixteen bytes for each example that are equal for equal token sequences only."""
     ends = np.cumsum(arrays["lengths"], dtype=np.int64)
     sequences = np.split(arrays["flat"], ends[:-1])
     return [hashlib.blake2b(tokens.tobytes(), digest_size=16).digest() for tokens in sequences]
 
 
-def _pick(arrays: dict[str, npt.NDArray[Any]], index: list[int]) -> dict[str, npt.NDArray[Any]]:
+def _pick(arrays: dict[str, Array], index: list[int]) -> dict[str, Array]:
     ends = np.cumsum(arrays["lengths"], dtype=np.int64)
     sequences = np.split(arrays["flat"], ends[:-1])
     out = {key: value[index] for key, value in arrays.items() if key != "flat"}
@@ -242,7 +239,7 @@ def make_block(
     block: int,
     count: int,
     avoid: frozenset[bytes] = frozenset(),
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, Array]:
     """Make ``count`` different examples, a pure function of the arguments.
 
     Returns:
@@ -257,7 +254,7 @@ def make_block(
     """
     rng = generator(options.seed, SPLITS.index(split), block)
     seen = set(avoid)
-    parts: list[dict[str, npt.NDArray[Any]]] = []
+    parts: list[dict[str, Array]] = []
     missing, fruitless = count, 0
     while missing:
         levels = _grow(options, rng, _CANDIDATES)

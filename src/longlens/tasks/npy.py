@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
 
-Array = npt.NDArray[Any]
 _READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,

@@ -7,11 +7,9 @@ it. Orders and splits, which must stay the same for ever, are therefore made fro
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Ints
 from longlens.tasks.errors import DataError
-
-Index = npt.NDArray[np.int64]
 
 
 def bit_generator(*key: int) -> np.random.Philox:
@@ -26,7 +24,7 @@ def generator(*key: int) -> np.random.Generator:
     return np.random.Generator(bit_generator(*key))
 
 
-def permutation(count: int, *key: int) -> Index:
+def permutation(count: int, *key: int) -> Ints:
     """Return a random order of 0 … count-1, (count,), a pure function of ``key``.
 
     >>> permutation(5, 0).tolist() == permutation(5, 0).tolist() != permutation(5, 1).tolist()
@@ -40,7 +38,7 @@ def draw(limit: int, *key: int) -> int:
     return int(bit_generator(*key).random_raw()) % limit
 
 
-def bucket_edges(lengths: Index, buckets: int, multiple: int) -> Index:
+def bucket_edges(lengths: Ints, buckets: int, multiple: int) -> Ints:
     """Padded lengths for at most ``buckets`` groups of about equally many examples.
 
     Each edge is a multiple of ``multiple``; the last one holds the longest example. Few edges mean
@@ -56,8 +54,8 @@ def bucket_edges(lengths: Index, buckets: int, multiple: int) -> Index:
 
 
 def cut_into_batches(
-    lengths: Index, edges: Index, batch_size: int, order: Index, drop_last: bool
-) -> list[tuple[Index, int]]:
+    lengths: Ints, edges: Ints, batch_size: int, order: Ints, drop_last: bool
+) -> list[tuple[Ints, int]]:
     """Cut ``order`` into batches of examples of similar length: their examples and padded length.
 
     Every bucket takes its examples in the given order. What does not fill a batch moves up to the
@@ -68,7 +66,7 @@ def cut_into_batches(
     place = np.empty(len(lengths), np.int64)
     place[order] = np.arange(len(order))
     bucket = np.searchsorted(edges, lengths[order])
-    batches: list[tuple[int, int, Index]] = []
+    batches: list[tuple[int, int, Ints]] = []
     left = order[:0]
     for number, edge in enumerate(edges):
         members = np.concatenate([left, order[bucket == number]])

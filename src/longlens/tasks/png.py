@@ -6,17 +6,16 @@ import io
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.files import replace_file
+from longlens.tasks.arrays import Bytes
 from longlens.tasks.errors import DataError
 
-Picture = npt.NDArray[np.uint8]
 _LARGEST = 1 << 26  # pixels: 8,192 by 8,192
 _END = b"\0\0\0\0IEND\xaeB`\x82"  # the last chunk, and nothing after it
 
 
-def encode_png(picture: Picture) -> bytes:
+def encode_png(picture: Bytes) -> bytes:
     """Encode gray values (rows, columns) as a PNG.
 
     >>> decode_png(encode_png(np.array([[0, 128, 255]], np.uint8))).tolist()
@@ -33,12 +32,12 @@ def encode_png(picture: Picture) -> bytes:
     return file.getvalue()
 
 
-def write_png(path: Path, picture: Picture) -> None:
+def write_png(path: Path, picture: Bytes) -> None:
     """Write gray values (rows, columns) to ``path``."""
     replace_file(path, encode_png(picture))
 
 
-def decode_png(data: bytes) -> Picture:
+def decode_png(data: bytes) -> Bytes:
     """Decode a PNG of 8 bits or less a channel to gray values (rows, columns); colour becomes luma.
 
     Raises:
@@ -63,7 +62,7 @@ def decode_png(data: bytes) -> Picture:
         raise DataError(f"not a readable PNG: {error}") from None
 
 
-def luma(colour: npt.NDArray[np.uint8]) -> Picture:
+def luma(colour: Bytes) -> Bytes:
     """Gray values of colours (…, 3): ITU-R 601 luma in integers, rounded to the nearest."""
     weights = np.array([19595, 38470, 7471], np.uint32)  # 0.299, 0.587, 0.114 in 1/65536
     return ((colour.astype(np.uint32) @ weights + 32768) >> 16).astype(np.uint8)

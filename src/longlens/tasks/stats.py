@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from longlens.tasks.arrays import Ints
 from longlens.tasks.data import Split, Task
-from longlens.tasks.order import Index
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def _keys(split: Split) -> list[bytes]:
     return keys
 
 
-def _histogram(lengths: Index, bins: int = 10) -> tuple[tuple[int, int, int], ...]:
+def _histogram(lengths: Ints, bins: int = 10) -> tuple[tuple[int, int, int], ...]:
     low, high = int(lengths.min()), int(lengths.max())
     if low == high:
         return ((low, high, len(lengths)),)

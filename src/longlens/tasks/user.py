@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.files import make_folder
+from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError, check_shares
 from longlens.tasks.files import check_space, locked
 from longlens.tasks.imported import home_folder, imported_folder, next_folder, remove_others
@@ -27,7 +27,6 @@ from longlens.tasks.user_arrays import (
 )
 from longlens.tasks.writer import Writer
 
-Array = npt.NDArray[Any]
 BLOCK = 10_000
 STREAM_BLOCK = 5_000_000
 

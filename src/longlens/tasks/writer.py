@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.files import PARTIAL, digest, make_folder, rename_folder, sha256_file
+from longlens.tasks.arrays import Array
 from longlens.tasks.cache import FORMAT
 from longlens.tasks.errors import DataError
 from longlens.tasks.files import save_array
@@ -28,7 +28,7 @@ from longlens.tasks.manifest import ArrayEntry, FileEntry, Manifest
 from longlens.tasks.spec import SPLITS, Spec
 from longlens.untrusted import parse_json
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+Arrays = Mapping[str, Array]
 JOURNAL = "journal.jsonl"
 
 
@@ -128,7 +128,7 @@ class Writer:
         """Whether this block is already on the disk and intact."""
         return (split, block) in self._blocks
 
-    def read_block(self, split: str, block: int) -> dict[str, npt.NDArray[Any]]:
+    def read_block(self, split: str, block: int) -> dict[str, Array]:
         """Read a finished block back (arrays by name)."""
         return {
             file["array"]: np.load(self.partial / name, allow_pickle=False)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+from longlens.tasks.arrays import Array, Ints
 
 
-def windows_by_width(
-    tokens: npt.NDArray[Any], widest: int, at_least: int = 1
-) -> Iterator[tuple[int, Ints]]:
+def windows_by_width(tokens: Array, widest: int, at_least: int = 1) -> Iterator[tuple[int, Ints]]:
     """Number all windows of all sequences, for widths 1, 2, 4 … and ``widest``.
 
     Edges count: each sequence is continued by a begin sign on its left and an end sign on its
@@ -53,7 +49,7 @@ def windows_by_width(
         width += shift
 
 
-def window_names(tokens: npt.NDArray[Any], width: int) -> Ints:
+def window_names(tokens: Array, width: int) -> Ints:
     """Number all windows of one width: (N, L) -> (N, L + width - 1); see `windows_by_width`.
 
     >>> window_names(np.array([[7, 8], [8, 7]]), 1).tolist()
@@ -80,7 +76,7 @@ def _renumbered(values: Ints, at_least: int) -> Ints:
     return np.asarray(np.where(counts >= at_least, number, -1)[place], np.int64)
 
 
-def same_bags(tokens: npt.NDArray[Any], width: int) -> bool:
+def same_bags(tokens: Array, width: int) -> bool:
     """Whether all sequences (N, L) have the same bag of windows of ``width``, edges included.
 
     >>> same_bags(np.array([[0, 1, 0, 2, 0], [0, 2, 0, 1, 0]]), 2)
@@ -92,7 +88,7 @@ def same_bags(tokens: npt.NDArray[Any], width: int) -> bool:
     return bool((names == names[:1]).all())
 
 
-def first_difference(tokens: npt.NDArray[Any], low: int, high: int) -> int | None:
+def first_difference(tokens: Array, low: int, high: int) -> int | None:
     """The least width in low … high at which the sequences' bags differ; None: they never do.
 
     A wider window tells no less, so the answer is found by halving.

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Ints
 from longlens.tasks.build import Draft
 from longlens.tasks.farfield import expressions, pointer, segments, xor
 from longlens.tasks.order import generator
@@ -26,9 +26,7 @@ NUMBERS = {name: number for number, name in enumerate(MEMBERS)}  # part of the s
 READOUT = ("far-xor", "far-pointer", "far-listops")
 
 
-def make_block(
-    name: str, options: Any, split: str, block: int, count: int
-) -> dict[str, npt.NDArray[Any]]:
+def make_block(name: str, options: Any, split: str, block: int, count: int) -> dict[str, Array]:
     """Make one block of the task ``name``, a pure function of the arguments."""
     rng = generator(options.seed, NUMBERS[name], SPLITS.index(split), block)
     _, inputs, targets = examples(name, options, rng, count)
@@ -37,7 +35,7 @@ def make_block(
 
 def examples(
     name: str, options: Any, rng: np.random.Generator, count: int
-) -> tuple[Any, npt.NDArray[Any], npt.NDArray[np.int64]]:
+) -> tuple[Any, Array, Ints]:
     """Make examples: what was drawn, tokens (N, L), labels (N,).
 
     The task's files are written with it, and certificates look at what it gives.

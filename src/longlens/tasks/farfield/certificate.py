@@ -25,10 +25,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Floats, Ints
 from longlens.tasks.errors import DataError
-from longlens.tasks.farfield.bags import Ints, first_difference, same_bags
+from longlens.tasks.farfield.bags import first_difference, same_bags
 from longlens.tasks.farfield.build import MEMBERS, READOUT
 from longlens.tasks.farfield.leaks import (
     Group,
@@ -72,7 +72,6 @@ CONFIDENCE = 0.95
 VALUES = 20_000  # draws whose values give the chance of far-listops
 TOKENS = 1 << 21  # that bounded models see of all draws: 200 to 4,000 examples
 Kind = Literal["bag", "read-out"]
-Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ class _Checked:
 
 
 def _check_drawn(
-    task: str, options: Any, kind: Kind, sample: Sample, samples: int, chance: Shares
+    task: str, options: Any, kind: Kind, sample: Sample, samples: int, chance: Floats
 ) -> _Checked:
     """Check orbits, and whether what is drawn is what they list, as often as they say."""
     failing = strange = 0
@@ -219,7 +218,7 @@ def _check_drawn(
     return _Checked(failing, min(apart, default=None), problems)
 
 
-def _chance(task: str, options: Any) -> Shares:
+def _chance(task: str, options: Any) -> Floats:
     """The labels' probabilities: equal, but those of ``far-listops``' values, which are counted."""
     if task == "far-listops":
         many = MEMBERS[task].draw(
@@ -231,8 +230,8 @@ def _chance(task: str, options: Any) -> Shares:
 
 
 def _passes(
-    task: str, options: Any, kind: Kind, tokens: npt.NDArray[Any], labels: Ints, weights: Shares,
-    chance: Shares,
+    task: str, options: Any, kind: Kind, tokens: Array, labels: Ints, weights: Floats,
+    chance: Floats,
 ) -> bool:  # fmt: skip
     """Whether a bounded model cannot tell the members of an orbit apart, and has to guess."""
     if kind == "bag":
@@ -245,7 +244,7 @@ def _passes(
     return alike and (fair or task == "far-listops")  # its values have any probabilities
 
 
-def _told_apart(tokens: npt.NDArray[Any], labels: Ints, distance: int, kind: Kind) -> list[int]:
+def _told_apart(tokens: Array, labels: Ints, distance: int, kind: Kind) -> list[int]:
     """The least width (read-out: reach and one) at which an orbit's members look different."""
     if kind == "read-out":
         places = np.flatnonzero((tokens != tokens[:1]).any(0))
@@ -255,7 +254,7 @@ def _told_apart(tokens: npt.NDArray[Any], labels: Ints, distance: int, kind: Kin
     return [] if width is None else [width]
 
 
-def _imbalance(task: str, sample: Sample, chance: Shares) -> Iterator[str]:
+def _imbalance(task: str, sample: Sample, chance: Floats) -> Iterator[str]:
     counts = np.bincount(sample.labels, minlength=len(chance))
     if task != "far-listops" and (len(counts) != len(chance) or unlikely(counts, chance)):
         yield f"the labels of {counts.sum()} draws are not balanced: {counts.tolist()}"

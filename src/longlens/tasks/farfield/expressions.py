@@ -25,20 +25,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.tasks import listops
+from longlens.tasks.arrays import Bytes, Floats, Ints
 from longlens.tasks.farfield.options import LETTERS, FarListOpsOptions, Sizes
-from longlens.tasks.farfield.segments import Ints, Tokens, background
+from longlens.tasks.farfield.segments import background
 
 
 @dataclass(frozen=True)
 class Drawn:
     """What is drawn for N examples."""
 
-    written: Tokens  # (N, tokens) the expressions, then zeros
+    written: Bytes  # (N, tokens) the expressions, then zeros
     values: Ints  # (N,)
-    around: Tokens  # (N, L) the background
+    around: Bytes  # (N, L) the background
 
 
 def sizes(options: FarListOpsOptions) -> Sizes:
@@ -71,7 +71,7 @@ def labels(options: FarListOpsOptions, drawn: Drawn) -> Ints:
     return drawn.values
 
 
-def render(options: FarListOpsOptions, drawn: Drawn) -> Tokens:
+def render(options: FarListOpsOptions, drawn: Drawn) -> Bytes:
     """Lay examples out: tokens (N, L).
 
     >>> small = FarListOpsOptions(distance=3, noise=0.0, difficulty=2, tokens=6)
@@ -84,9 +84,7 @@ def render(options: FarListOpsOptions, drawn: Drawn) -> Tokens:
     return out
 
 
-def orbit(
-    options: FarListOpsOptions, drawn: Drawn, row: int
-) -> tuple[Drawn, npt.NDArray[np.float64]]:
+def orbit(options: FarListOpsOptions, drawn: Drawn, row: int) -> tuple[Drawn, Floats]:
     """All drawn expressions before the background of example ``row``."""
     count = len(drawn.values)
     around = drawn.around[row : row + 1].repeat(count, axis=0)

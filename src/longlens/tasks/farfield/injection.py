@@ -38,17 +38,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Ints
 from longlens.tasks.build import Draft
 from longlens.tasks.data import Task
 from longlens.tasks.errors import DataError
 from longlens.tasks.farfield import segments
 from longlens.tasks.farfield.options import LETTERS, InjectionOptions
-from longlens.tasks.farfield.segments import Ints, background
+from longlens.tasks.farfield.segments import background
 from longlens.tasks.order import generator, permutation
 from longlens.tasks.spec import SPLITS, Spec
 
@@ -56,7 +55,6 @@ BLOCK_BYTES = 8 << 20
 SIZES = {"train": 20_000, "validation": 2_000, "test": 5_000}  # of the built-in pattern
 PATTERN_LENGTH, PATTERN_CLASSES, PATTERN_WIDTH, PATTERN_NOISE = 64, 4, 4, 0.1
 PATTERN_VOCAB = 1 + PATTERN_CLASSES + LETTERS
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

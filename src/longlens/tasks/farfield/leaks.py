@@ -19,15 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from longlens.tasks.farfield.bags import Ints, windows_by_width
+from longlens.tasks.arrays import Array, Floats, Ints
+from longlens.tasks.farfield.bags import windows_by_width
 
 FALSE_ALARM = 1e-4  # probability that a flawless generator is accused
 POWER = 1.645  # standard deviations: a leak of the stated size is found with 95 %
 RARE = 16  # fewer examples prove nothing among so many comparisons
 FEW = 64  # values of a place that are compared one by one
-Floats = npt.NDArray[np.float64]
 Group = tuple[str, Ints]
 """What the features are, and how many examples of each label have them: (features, labels)."""
 
@@ -116,9 +115,7 @@ def unlikely(counts: Ints, shares: Floats) -> bool:
     return bool((total * divergence(counts / total, shares) > threshold).any())
 
 
-def window_features(
-    tokens: npt.NDArray[Any], labels: Ints, kinds: int, widest: int
-) -> Iterator[Group]:
+def window_features(tokens: Array, labels: Ints, kinds: int, widest: int) -> Iterator[Group]:
     """The bag of windows of tokens (N, L) by label, for widths 1, 2, 4 … and ``widest``."""
     count = len(tokens)
     rows = np.arange(count)[:, None]
@@ -145,9 +142,7 @@ def window_features(
             yield f"an odd number of windows of width {width}", np.array(odd)
 
 
-def place_features(
-    what: str, columns: npt.NDArray[Any], labels: Ints, kinds: int
-) -> Iterator[Group]:
+def place_features(what: str, columns: Array, labels: Ints, kinds: int) -> Iterator[Group]:
     """Values of (N, C) by label, place by place: one by one where they are few, and at most v."""
     values = np.unique(columns)
     by_label = [columns[labels == label] for label in range(kinds)]

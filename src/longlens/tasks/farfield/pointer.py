@@ -25,8 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from longlens.tasks.arrays import Bytes, Floats, Ints
 from longlens.tasks.farfield.options import LETTERS, PointerOptions, Sizes
-from longlens.tasks.farfield.segments import Ints, Tokens, background
+from longlens.tasks.farfield.segments import background
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Drawn:
     start: Ints  # (N,)
     tables: Ints  # (N, h, n) where each symbol points
     written: Ints  # (N, h, n) the order in which a table's keys are written
-    around: Tokens  # (N, L) the background
+    around: Bytes  # (N, L) the background
 
 
 def sizes(options: PointerOptions) -> Sizes:
@@ -66,7 +67,7 @@ def labels(options: PointerOptions, drawn: Drawn) -> Ints:
     return at
 
 
-def render(options: PointerOptions, drawn: Drawn) -> Tokens:
+def render(options: PointerOptions, drawn: Drawn) -> Bytes:
     """Lay examples out: tokens (N, L).
 
     >>> small = PointerOptions(distance=2, noise=0.0, difficulty=2, hops=1)
@@ -86,7 +87,7 @@ def render(options: PointerOptions, drawn: Drawn) -> Tokens:
     return out
 
 
-def orbit(options: PointerOptions, drawn: Drawn, row: int) -> tuple[Drawn, npt.NDArray[np.float64]]:
+def orbit(options: PointerOptions, drawn: Drawn, row: int) -> tuple[Drawn, Floats]:
     """The examples with every start, before the same tables and the same background."""
     n = options.difficulty
 

@@ -7,17 +7,16 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Floats, Ints
 from longlens.tasks.farfield import injection, segments
-from longlens.tasks.farfield.bags import Ints
 from longlens.tasks.farfield.build import MEMBERS, READOUT, examples
 from longlens.tasks.farfield.options import InjectionOptions
 from longlens.tasks.order import generator
 
 MEMBERS_AT_MOST = 200  # an orbit of far-listops has as many members as there are examples
 INNER = 64, 16, 4  # length, vocabulary and classes of what stands for an inner task
-Member = tuple[npt.NDArray[Any], Ints, npt.NDArray[np.float64]]
+Member = tuple[Array, Ints, Floats]
 """An orbit: its examples (n, L), their labels (n,) and their probabilities (n,)."""
 
 
@@ -26,11 +25,11 @@ class Sample:
     """Examples as the generator makes them."""
 
     drawn: Any
-    tokens: npt.NDArray[Any]  # (N, L)
+    tokens: Array  # (N, L)
     labels: Ints  # (N,)
     orbit: Callable[[int], Member]
     """Of an example: all its variants, their labels and their probabilities."""
-    fixed: dict[str, npt.NDArray[Any]]
+    fixed: dict[str, Array]
     """What an orbit keeps, as columns (N, C)."""
 
 
@@ -80,7 +79,7 @@ def _first(drawn: Any, count: int) -> Any:
     return replace(drawn, **{f.name: getattr(drawn, f.name)[:count] for f in fields(drawn)})
 
 
-def _fixed(drawn: Any, orbit: Any) -> dict[str, npt.NDArray[Any]]:
+def _fixed(drawn: Any, orbit: Any) -> dict[str, Array]:
     """The parts of what was drawn that are the same throughout an orbit, as columns."""
     columns = {}
     for part in fields(drawn):

@@ -36,19 +36,17 @@ from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Bytes, Floats, Ints
 from longlens.tasks.farfield.options import LETTERS, MatchOptions, OrderOptions, Sizes
 
-Tokens = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
 BLANK = 0
 ARRANGEMENTS = ((0, 0, 1), (0, 1, 0), (1, 0, 0))  # of far-match: which of its two marks is where
 
 
 def background(
     rng: np.random.Generator, shape: tuple[int, ...], noise: float, first_letter: int
-) -> Tokens:
+) -> Bytes:
     """Blanks, of which a share ``noise`` are replaced by one of the letters, at random.
 
     >>> background(np.random.default_rng(0), (4,), 0.0, 3).tolist()
@@ -68,8 +66,8 @@ class Drawn:
 
     marks: Ints  # (N, K) the mark of each segment, in order of position
     before: Ints  # (N,) length of E₀
-    outer: Tokens  # (N, slack) E₀ and E₁, one after the other
-    guard: Tokens  # (N, D - 1)
+    outer: Bytes  # (N, slack) E₀ and E₁, one after the other
+    guard: Bytes  # (N, D - 1)
 
 
 def sites(options: OrderOptions) -> int:
@@ -110,14 +108,14 @@ def labels(options: OrderOptions, drawn: Drawn) -> Ints:
     return drawn.marks[:, 0]
 
 
-def guarded(guard: Tokens, marks: Ints, width: int, first_mark: int = 1) -> Tokens:
+def guarded(guard: Bytes, marks: Ints, width: int, first_mark: int = 1) -> Bytes:
     """C S₁ C S₂ C … C: guard (N, G), marks (N, K) -> (N, (K + 1) G + K width)."""
     segments = (marks + first_mark).astype(guard.dtype)[:, :, None].repeat(width, axis=2)
     pairs = [part for site in range(marks.shape[1]) for part in (guard, segments[:, site])]
     return np.concatenate([*pairs, guard], axis=1)
 
 
-def render(options: OrderOptions, drawn: Drawn) -> Tokens:
+def render(options: OrderOptions, drawn: Drawn) -> Bytes:
     """Lay examples out: tokens (N, L).
 
     >>> small = OrderOptions(distance=3, noise=0.0, width=1, slack=1)
@@ -134,7 +132,7 @@ def render(options: OrderOptions, drawn: Drawn) -> Tokens:
     return out
 
 
-def orbit(options: OrderOptions, drawn: Drawn, row: int) -> tuple[Drawn, npt.NDArray[np.float64]]:
+def orbit(options: OrderOptions, drawn: Drawn, row: int) -> tuple[Drawn, Floats]:
     """All examples that share example ``row``'s orbit, and the probability of each in it.
 
     Of more than four marks only the rotations are listed: they form orbits of their own, within
@@ -152,7 +150,7 @@ def orbit(options: OrderOptions, drawn: Drawn, row: int) -> tuple[Drawn, npt.NDA
         orders = np.array(list(turned if many else permutations(sorted(marks))))
         weights = np.full(len(orders), 1 / len(orders))
 
-    def same(values: npt.NDArray[np.uint8]) -> Tokens:
+    def same(values: Bytes) -> Bytes:
         return values[row : row + 1].repeat(len(orders), axis=0)
 
     before = drawn.before[row : row + 1].repeat(len(orders))

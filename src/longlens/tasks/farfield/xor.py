@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Bytes, Floats, Ints
 from longlens.tasks.farfield.options import LETTERS, Sizes, XorOptions
-from longlens.tasks.farfield.segments import Ints, Tokens, background
+from longlens.tasks.farfield.segments import background
 
 ZERO = 1  # the token of a bit 0; a bit 1 is the next
 
@@ -36,7 +36,7 @@ class Drawn:
 
     bits: Ints  # (N, K)
     places: Ints  # (N, K) rising
-    around: Tokens  # (N, L) the background
+    around: Bytes  # (N, L) the background
 
 
 def sizes(options: XorOptions) -> Sizes:
@@ -59,7 +59,7 @@ def labels(options: XorOptions, drawn: Drawn) -> Ints:
     return np.asarray(drawn.bits.sum(axis=1) % 2)
 
 
-def render(options: XorOptions, drawn: Drawn) -> Tokens:
+def render(options: XorOptions, drawn: Drawn) -> Bytes:
     """Lay examples out: tokens (N, L).
 
     >>> small = XorOptions(distance=3, noise=0.0, span=2)
@@ -71,7 +71,7 @@ def render(options: XorOptions, drawn: Drawn) -> Tokens:
     return out
 
 
-def orbit(options: XorOptions, drawn: Drawn, row: int) -> tuple[Drawn, npt.NDArray[np.float64]]:
+def orbit(options: XorOptions, drawn: Drawn, row: int) -> tuple[Drawn, Floats]:
     """The examples with all values of the bits, at the same places before the same background."""
     bits = np.array(list(product((0, 1), repeat=options.difficulty)))
     places = drawn.places[row : row + 1].repeat(len(bits), axis=0)

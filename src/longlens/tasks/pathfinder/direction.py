@@ -9,17 +9,17 @@ one rounding or in two, as the compiler likes.)
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from longlens.tasks.arrays import Array
 
 # Taylor's series up to x^15 and x^16: within 1e-16 for |x| <= π/4.
 SINE = [(-1) ** i / math.factorial(2 * i + 1) for i in range(8)]
 COSINE = [(-1) ** i / math.factorial(2 * i) for i in range(9)]
 
 
-def direction(angle: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def direction(angle: Array) -> Array:
     """(cos, sin) of angles (…): (…, 2) of their dtype.
 
     Only sums, products and rounding, which every processor does alike.

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Bytes, Ints
 from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.order import generator
-from longlens.tasks.pathfinder.draw import draw
-from longlens.tasks.pathfinder.grow import Ground, Scene, add_distractors, grow_contours, join
+from longlens.tasks.pathfinder.grow import (
+    Ground,
+    Scene,
+    add_distractors,
+    grow_contours,
+    join,
+    stamp,
+)
 from longlens.tasks.pathfinder.lra_images import build_from_lra
 from longlens.tasks.pathfinder.parameters import Parameters, parameters
-from longlens.tasks.pathfinder.stamps import Bytes, Integers
 from longlens.tasks.pathfinder.tables import Tables, tables
 from longlens.tasks.spec import SPLITS, Spec
 
@@ -72,7 +76,30 @@ def _scenes(p: Parameters, t: Tables, rng: np.random.Generator, count: int) -> S
     return join(scenes)
 
 
-def mark(tips: Integers, labels: npt.NDArray[Any], first: Integers) -> Integers:
+def draw(p: Parameters, t: Tables, scene: Scene, markers: Ints) -> Bytes:
+    """Draw images (N, S·S) with markers at (N, 2, 2).
+
+    Distractors may outshine the markers (at 32 × 32 they are drawn brighter than long contours), as
+    may a dash on which the filter's ripples fall together; then the rest of the image is darker.
+    """
+    count, rows = len(markers), np.arange(len(markers))
+    contours, distractors, discs = (t.canvas(count) for _ in range(3))
+    for number in range(scene.direction.shape[1]):
+        way, flat = scene.direction[:, number], t.flat(scene.anchor[:, number])
+        ink = t.ink.value[way] * scene.present[:, number, None]
+        canvas = contours if number < 2 * p.contour_length else distractors
+        stamp(canvas, rows, flat[:, None] + t.ink.where[way], ink)
+    for which in (0, 1):
+        where = t.flat(markers[:, which])[:, None] + t.marker.where
+        stamp(discs, rows, where, t.marker.value)
+    # in tenths: contrasts have one digit, and whole numbers are the same on every processor
+    layers = (discs, 1.0), (contours, p.contrast), (distractors, p.distractor_contrast)
+    parts = [t.crop(canvas).astype(np.int64) * round(10 * factor) for canvas, factor in layers]
+    picture = np.maximum(np.maximum(parts[0], parts[1]), parts[2])
+    return np.asarray((picture * 255 // picture.max(axis=1, keepdims=True)).astype(np.uint8))
+
+
+def mark(tips: Ints, labels: Array, first: Ints) -> Ints:
     """Choose two of the four tips (N, 2 contours, 2 ends, 2): markers (N, 2, 2).
 
     One is the seed of contour ``first`` (N,), the other the far end of the same contour where the
@@ -85,9 +112,7 @@ def mark(tips: Integers, labels: npt.NDArray[Any], first: Integers) -> Integers:
     return np.stack([tips[image, first, 0], tips[image, last, 1]], axis=1)
 
 
-def make_images(
-    p: Parameters, rng: np.random.Generator, count: int
-) -> tuple[Bytes, npt.NDArray[np.uint8], Integers]:
+def make_images(p: Parameters, rng: np.random.Generator, count: int) -> tuple[Bytes, Bytes, Ints]:
     """Make ``count`` images (count, S·S), labels (count,) and markers (count, 2, 2).
 
     A marker is (row, column). The first is on the seed of one of the long contours, the second on
@@ -112,9 +137,7 @@ def make_images(
     return images, labels, markers
 
 
-def make_block(
-    options: PathfinderOptions, split: str, block: int, count: int
-) -> dict[str, npt.NDArray[Any]]:
+def make_block(options: PathfinderOptions, split: str, block: int, count: int) -> dict[str, Array]:
     """Make one block of the task, a pure function of the arguments."""
     p = parameters(options.size, options.difficulty)
     key = (options.seed, options.size, p.contour_length, SPLITS.index(split), block)

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Bools, Bytes, Ints
 from longlens.tasks.pathfinder.direction import direction
 from longlens.tasks.pathfinder.parameters import Parameters
-from longlens.tasks.pathfinder.stamps import Bytes, Integers
 from longlens.tasks.pathfinder.tables import Tables
 
-Bools = npt.NDArray[Any]  # bool
 TRIES = 3  # of a dash, before its contour is given up
 DISTRACTOR_TRIES = 5  # of a distractor, before the image does without
 PLACES = 64  # drawn for a distractor's first dash, of which the first free one is taken
@@ -28,9 +26,7 @@ CLASH = 459  # two zones that add up to this (1.8 times white) are too near
 FREE = 76  # a pixel whose zone is no brighter (0.3 times white) is free
 
 
-def stamp(
-    canvas: npt.NDArray[Any], rows: Integers, where: Integers, value: npt.NDArray[Any]
-) -> None:
+def stamp(canvas: Array, rows: Ints, where: Ints, value: Array) -> None:
     """Make pixels ``where`` (n, m) of the canvases ``rows`` (n,) at least ``value``, in place."""
     flat = canvas.reshape(-1)
     where = where + rows[:, None] * canvas.shape[1]
@@ -45,10 +41,10 @@ class Scene:
     first and last points.
     """
 
-    direction: Integers
-    anchor: Integers
+    direction: Ints
+    anchor: Ints
     present: Bools
-    tips: Integers
+    tips: Ints
 
     def pick(self, index: Any) -> Scene:
         """Only the images ``index``."""
@@ -67,9 +63,9 @@ def join(scenes: list[Scene]) -> Scene:
 class _Dash:
     """The last dash of a contour in each of n images."""
 
-    pivot: Integers  # (n, 2)
-    anchor: Integers  # (n, 2)
-    direction: Integers  # (n,)
+    pivot: Ints  # (n, 2)
+    anchor: Ints  # (n, 2)
+    direction: Ints  # (n,)
 
     def pick(self, index: Any) -> _Dash:
         return _Dash(self.pivot[index], self.anchor[index], self.direction[index])
@@ -98,7 +94,7 @@ class Ground:
         """Copy the images ``index``."""
         return Ground(self.zone[index], self.near[index])
 
-    def take(self, t: Tables, rows: Integers, dash: _Dash) -> None:
+    def take(self, t: Tables, rows: Ints, dash: _Dash) -> None:
         """Take the place of one dash in each image of ``rows``."""
         flat = t.flat(dash.anchor)[:, None]
         for canvas, stamps in ((self.zone, t.zone), (self.near, t.near)):
@@ -106,7 +102,7 @@ class Ground:
 
 
 def _extend(
-    p: Parameters, t: Tables, rng: np.random.Generator, ground: Ground, rows: Integers, last: _Dash
+    p: Parameters, t: Tables, rng: np.random.Generator, ground: Ground, rows: Ints, last: _Dash
 ) -> tuple[_Dash, Bools]:
     """Propose the dash after ``last`` in each image of ``rows``; say where one was found."""
     count = len(rows)
@@ -135,7 +131,7 @@ def _extend(
 
 def grow_contours(
     p: Parameters, t: Tables, rng: np.random.Generator, ground: Ground
-) -> tuple[Scene, Integers]:
+) -> tuple[Scene, Ints]:
     """Grow the two long contours of candidate images on bare ground, in place.
 
     Returns:
@@ -169,7 +165,7 @@ def grow_contours(
 
 
 def _seed_distractor(
-    p: Parameters, t: Tables, rng: np.random.Generator, ground: Ground, rows: Integers
+    p: Parameters, t: Tables, rng: np.random.Generator, ground: Ground, rows: Ints
 ) -> tuple[_Dash, Bools]:
     """Propose the first dash of a distractor in each image of ``rows``; say where one was found."""
     count = len(rows)
@@ -184,8 +180,8 @@ def _seed_distractor(
 
 
 def _grow_distractor(
-    p: Parameters, t: Tables, rng: np.random.Generator, ground: Ground, rows: Integers
-) -> tuple[Integers, list[_Dash]]:
+    p: Parameters, t: Tables, rng: np.random.Generator, ground: Ground, rows: Ints
+) -> tuple[Ints, list[_Dash]]:
     """Try one distractor in each image of ``rows``: the rows where it found room, its dashes."""
     dash, placed = _seed_distractor(p, t, rng, ground, rows)
     rows, dashes = rows[placed], [dash.pick(placed)]

@@ -8,40 +8,37 @@ integer arithmetic and the same on every processor.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Bools, Bytes, Ints
 from longlens.tasks.pathfinder.direction import direction
 from longlens.tasks.pathfinder.parameters import FINENESS
 
-Bytes = npt.NDArray[np.uint8]
-Integers = npt.NDArray[np.int64]
 _LOBES = 3  # of Lanczos' filter, on either side
 _UNIT = 2**16  # weight 1 of the filter as an integer
 INK = 2**12  # white; the filter's ripples make some dashes brighter
 
 
-def round_up(values: npt.NDArray[Any]) -> Integers:
+def round_up(values: Array) -> Ints:
     """Round up to integers; what is an integer but for rounding errors stays one."""
     return np.ceil(values - 1e-9).astype(np.int64)
 
 
-def disc(radius: float) -> Integers:
+def disc(radius: float) -> Ints:
     """Offsets (n, 2) of the grid points within ``radius`` of a grid point."""
     reach = int(radius)
     points = np.mgrid[-reach : reach + 1, -reach : reach + 1].reshape(2, -1).T
     return np.asarray(points[(points**2).sum(axis=1) <= radius**2])
 
 
-def _sinc(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _sinc(values: Array) -> Array:
     angle = np.pi * np.where(values == 0, 1.0, values)
     return np.where(values == 0, 1.0, direction(angle)[..., 1] / angle)
 
 
 @lru_cache
-def _filter(fine: int, coarse: int) -> Integers:
+def _filter(fine: int, coarse: int) -> Ints:
     """Weights (coarse, fine) that reduce a line of ``fine`` pixels to ``coarse``, times _UNIT."""
     ratio = fine / coarse
     centre = (np.arange(coarse) + 0.5) * ratio
@@ -53,14 +50,14 @@ def _filter(fine: int, coarse: int) -> Integers:
     return np.rint(weight / total[:, None] * _UNIT).astype(np.int64)
 
 
-def reduce(fine: npt.NDArray[np.bool_], size: int) -> Integers:
+def reduce(fine: Bools, size: int) -> Ints:
     """Reduce black and white pictures (…, n, n) to (…, size, size); ripples leave 0 … INK."""
     weight = _filter(fine.shape[-1], size)
     total = weight @ fine.astype(np.int64) @ weight.T
     return np.asarray(total * INK // _UNIT**2)
 
 
-def reduce_bytes(fine: npt.NDArray[np.bool_], size: int) -> Bytes:
+def reduce_bytes(fine: Bools, size: int) -> Bytes:
     """Reduce black and white pictures to bytes, first their rows and then their columns."""
     weight = _filter(fine.shape[-1], size)
     rows = (fine.astype(np.int64) * 255 @ weight.T + _UNIT // 2) // _UNIT
@@ -68,7 +65,7 @@ def reduce_bytes(fine: npt.NDArray[np.bool_], size: int) -> Bytes:
     return np.asarray(both.clip(0, 255).astype(np.uint8))
 
 
-def _line(size: int, end: Integers, width: int) -> npt.NDArray[np.bool_]:
+def _line(size: int, end: Ints, width: int) -> Bools:
     """Draw a line from the middle of a square to ``end`` (row and column from the middle).
 
     A thin line is one pixel in each row or column, whichever it crosses more of. A wide one is a
@@ -97,9 +94,7 @@ def _line(size: int, end: Integers, width: int) -> npt.NDArray[np.bool_]:
     return picture
 
 
-def dashes(
-    units: npt.NDArray[Any], length: int, thickness: float, margin: int
-) -> tuple[Integers, Bytes]:
+def dashes(units: Array, length: int, thickness: float, margin: int) -> tuple[Ints, Bytes]:
     """Draw dashes from the middle of a square into the directions ``units`` (D, 2: row, column).
 
     Returns:
@@ -120,7 +115,7 @@ def dashes(
     return reduce(fine, 2 * reach + 1).clip(0), reduce_bytes(zone, 2 * reach + 1)
 
 
-def marker(radius: float) -> Integers:
+def marker(radius: float) -> Ints:
     """Draw a marker; it stands a quarter of a pixel above and left of the middle."""
     reach = int(np.ceil(radius)) + _LOBES
     fine = np.zeros(((2 * reach + 1) * FINENESS,) * 2, bool)

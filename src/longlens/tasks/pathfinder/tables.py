@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Bools, Bytes, Ints
 from longlens.tasks.pathfinder.direction import direction
 from longlens.tasks.pathfinder.parameters import Parameters
-from longlens.tasks.pathfinder.stamps import Bytes, Integers, dashes, disc, marker, round_up
+from longlens.tasks.pathfinder.stamps import dashes, disc, marker, round_up
 
 _UNIT = 2**16  # weight 1 of a turn as an integer
 FAINT = 8  # the filter's faint ripples around a zone keep nobody out
@@ -33,7 +33,7 @@ class Stamps:
     with fewer pixels have black ones as well. No pixel occurs twice.
     """
 
-    where: Integers
+    where: Ints
     value: npt.NDArray[np.uint16]
 
 
@@ -51,20 +51,20 @@ class Tables:
     ink: Stamps  # a dash about its anchor
     zone: Stamps  # where no other dash may be
     near: Stamps  # within the margin of that zone, where no other dash may end
-    step: Integers  # (K, 2) from pivot to head
-    advance: Integers  # (D, 2) from a dash's pivot to the next
-    options: Integers  # (D, C) steps that can follow; filled up with weight 0
-    weight: Integers  # (D, C)
+    step: Ints  # (K, 2) from pivot to head
+    advance: Ints  # (D, 2) from a dash's pivot to the next
+    options: Ints  # (D, C) steps that can follow; filled up with weight 0
+    weight: Ints  # (D, C)
     dead_end: int
-    seed_pivot: Integers  # (360, 2) from a first dash's tail to its pivot
-    core: Integers  # (360, n, 2) offsets from a first dash's tail that must be free
-    can_begin: npt.NDArray[np.bool_]  # (360,) directions that a contour's first dash can have
-    ways: Integers  # (n,) directions that a first contour's first dash can have
-    corner: Integers  # (n, 2) its tail lies in a rectangle that begins here
-    extent: Integers  # (n, 2) and has these sides
+    seed_pivot: Ints  # (360, 2) from a first dash's tail to its pivot
+    core: Ints  # (360, n, 2) offsets from a first dash's tail that must be free
+    can_begin: Bools  # (360,) directions that a contour's first dash can have
+    ways: Ints  # (n,) directions that a first contour's first dash can have
+    corner: Ints  # (n, 2) its tail lies in a rectangle that begins here
+    extent: Ints  # (n, 2) and has these sides
     marker: Stamps  # of one "direction"
 
-    def flat(self, points: npt.NDArray[Any]) -> Integers:
+    def flat(self, points: Array) -> Ints:
         """Flat position on the canvas of points (…, 2)."""
         return np.asarray(
             (points[..., 0] + self.border) * self.width + points[..., 1] + self.border
@@ -74,19 +74,19 @@ class Tables:
         """Return ``count`` black canvases, (count, width·width)."""
         return np.zeros((count, self.width**2), np.uint16)
 
-    def crop(self, canvas: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def crop(self, canvas: Array) -> Array:
         """Cut the pictures (N, S·S) out of their canvases."""
         inner = slice(self.border, self.width - self.border)
         square = canvas.reshape(-1, self.width, self.width)[:, inner, inner]
         return np.ascontiguousarray(square).reshape(len(canvas), -1)
 
 
-def _square(width: int) -> Integers:
+def _square(width: int) -> Ints:
     """Offsets (width², 2) of a square from its middle."""
     return np.asarray(np.mgrid[:width, :width].reshape(2, -1).T - width // 2)
 
 
-def _stamps(pictures: npt.NDArray[Any], width: int, least: int = 1) -> Stamps:
+def _stamps(pictures: Array, width: int, least: int = 1) -> Stamps:
     """Keep the pixels of pictures (D, W, W) that are at least as bright as ``least``."""
     flat = pictures.reshape(len(pictures), -1)
     kept = np.argsort(flat < least, axis=1, kind="stable")
@@ -105,7 +105,7 @@ def _spread(zones: Bytes, margin: int) -> Bytes:
     return out
 
 
-def _weights(units: npt.NDArray[Any], steps: npt.NDArray[Any], continuity: float) -> Integers:
+def _weights(units: Array, steps: Array, continuity: float) -> Ints:
     """Weight cos²(continuity·turn) of every step after every direction, (D, K)."""
     cosine = (units[:, None] * steps).sum(axis=-1)  # two terms: no order to add them in
     sine = units[:, None, 0] * steps[:, 1] - units[:, None, 1] * steps[:, 0]
