@@ -13,7 +13,7 @@ from longlens.experiments.catalog.table9 import attention
 from longlens.experiments.standins import SMALL, prepare_stand_in
 from longlens.layers.registry import MIXERS
 from longlens.runs.build import build_on_meta
-from longlens.runs.sweeps import as_cell
+from longlens.runs.sweeps import as_options
 from longlens.tasks import load
 from longlens.tasks.identity import expected_spec
 from longlens.training.options import TrainOptions
@@ -54,19 +54,19 @@ UNPRINTED = {  # plots, ratios to MEGA, ours
 def test_every_declared_run_can_be_built(name):
     for run in find(name).runs:
         try:
-            options = as_cell(run.options)
+            options = as_options(run.options)
         except ValueError as error:
             pytest.fail(f"{name}: {run.row}, {run.column}: {error}")
-        assert options["mixer"] in MIXERS
-        lengths = {"steps", "epochs", "budget"} & set(options)
-        assert len(lengths) == 1, (run.row, run.column)
+        assert options.mixer in MIXERS
+        lengths = [options.steps, options.epochs, options.budget]
+        assert lengths.count(None) == 2, (run.row, run.column)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_quick_run_can_be_built(name, tmp_path):
     for cell in find(name).cells(quick=True, runs=tmp_path):
         try:
-            as_cell(cell)
+            as_options(cell)
         except ValueError as error:
             pytest.fail(f"{name}: {cell['name']}: {error}")
 
@@ -272,7 +272,7 @@ def test_the_expected_lengths_are_the_published_ones():
 )
 def test_a_run_that_cannot_be_built_is_named(cell, message):
     with pytest.raises(ValueError, match=message):
-        as_cell(cell)
+        as_options(cell)
 
 
 def test_names():

@@ -161,7 +161,7 @@ def main(argv: Sequence[str]) -> int:
     from longlens.lens.audit import AuditOptions, audit, timed_audit
     from longlens.report.audit_chart import draw_audit
     from longlens.report.audits import audit_text
-    from longlens.runs.sweeps import as_cell
+    from longlens.training.options import TrainOptions
 
     timed = not (args.quick or args.model_budget or args.steps or args.epochs)
     if args.budget and not timed:
@@ -170,13 +170,15 @@ def main(argv: Sequence[str]) -> int:
     fields, with_global = read_fields(args.fields)
     with_global = with_global and not args.no_training
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
+    given = key_values(args.training, "--set")
+    training = TrainOptions.from_values(given).to_json()  # of the right types
     options = AuditOptions(
         task=args.task,
         task_options=task_options,
         fields=fields,
         mixers=mixers,
         mixer_options=by_mixer(key_values(args.mixer_option, "--mixer-option")),
-        training=as_cell(key_values(args.training, "--set")),
+        training={name: training[name] for name in given},
         budget=args.model_budget,
         **{name: getattr(args, name) for name in AS_GIVEN},
     )

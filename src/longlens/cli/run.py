@@ -13,12 +13,13 @@ from longlens.cli.words import key_values
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
 from longlens.experiments.standins import prepare_stand_in, quick_data
-from longlens.runs.cell import Cell, read_cells
+from longlens.runs.cell import read_cells
 from longlens.runs.record import Record
 from longlens.runs.results import write_labels
 
 if TYPE_CHECKING:
     from longlens.runs.sweeps import Engine
+    from longlens.training.options import TrainOptions
 
 OWN = ("only", "seeds", "budget", "changes", "quick", "list")  # options of experiments alone
 
@@ -90,16 +91,16 @@ def engine_of(args: argparse.Namespace) -> Engine:
     return find_engine(args.on, args.workers, args.devices.split(",") if args.devices else ())
 
 
-def checked_cells(table: str, runs: str) -> list[Cell]:
+def checked_cells(table: str, runs: str) -> list[TrainOptions]:
     """Read a table's cells and check them all before the first is run."""
-    from longlens.runs.sweeps import as_cell
+    from longlens.runs.sweeps import as_options
 
     cells = []
     for number, cell in enumerate(read_cells(table)):
         try:
             if "runs" in cell:  # a table of somebody else's must not write elsewhere
                 raise ValueError("runs is no option of a table; give --runs")
-            cells.append(as_cell({"runs": runs, **cell}))
+            cells.append(as_options({"runs": runs, **cell}))
         except ValueError as error:
             raise ValueError(f"{table}: cell {number}: {error}") from None
     return cells
@@ -124,7 +125,7 @@ def is_experiment(what: str) -> bool:
     return what in NAMES or path.suffix == ".py" or not (path.suffix or path.is_file())
 
 
-def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
+def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[TrainOptions]:
     """The checked cells of an experiment; its labels are written beside where the records go."""
     cells = experiment.cells(
         args.only, args.seeds, budget=args.budget, changes=read_changes(args.changes),
@@ -135,12 +136,13 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
             shown = {k: v for k, v in cell.items() if k not in ("runs", "name", "seed")}
             print(f"{cell['name']}  {json.dumps(shown)}")
         return []
-    from longlens.runs.sweeps import as_cell
+    from longlens.runs.sweeps import as_options
 
     places = {cell["name"]: experiment.place(cell["name"]) for cell in cells}
-    for number, cell in enumerate(cells):
+    checked = []
+    for cell in cells:
         try:
-            cells[number] = as_cell(cell)
+            checked.append(as_options(cell))
         except ValueError as error:
             place = places[cell["name"]]
             where = f"{experiment.name}: {place['row']}, {place['column']}"
@@ -151,16 +153,16 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[Cell]:
     if args.quick:
         root = quick_data(args.runs)
         new = {
-            cell["task"]: None
-            for cell in cells
-            if prepare_stand_in(cell["task"], root, **cell["task_options"])
+            options.task: None
+            for options in checked
+            if prepare_stand_in(options.task, root, **options.task_options)
         }
         print(
             f"--quick: {len(cells)} runs of two steps on synthetic stand-in data in {root}"
             + (f" (made now: {', '.join(new)})" if new else "")
             + f"; the records in {folder} are no results"
         )
-    return cells
+    return checked
 
 
 def report_failures(records: Sequence[Record]) -> int:

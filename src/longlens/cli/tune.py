@@ -18,7 +18,7 @@ from longlens.runs.search import (
     selection_value,
     tune,
 )
-from longlens.runs.sweeps import as_cell, sweep
+from longlens.runs.sweeps import as_options, sweep
 from longlens.training.options import TrainOptions
 
 EPILOG = """Every other option is one of `longlens train` and holds for all runs.
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
         raise ValueError(f"trials must be 1 or more, got {args.trials}")
     for name, values in space.items():  # before twenty trials fail for the same reason
         for value in (values.low, values.high) if isinstance(values, Range) else values:
-            as_cell(with_options(base, {name: value}))
+            as_options(with_options(base, {name: value}))
     engine = engine_of(args)
 
     def run(cells: Sequence[Cell]) -> list[Record]:

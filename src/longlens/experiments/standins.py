@@ -29,7 +29,6 @@ TRAIN, HELD = 16, 8
 _ATOMIC = dict(length=64, train=TRAIN, validation=HELD, test=HELD)
 _IMAGES = dict(validation=HELD, subset=True)
 _LANGUAGE = dict(subset=True)
-_PAIRS = dict(max_length=64)
 _PATHFINDER = dict(images=80)
 SMALL: dict[str, dict[str, Any]] = {
     "listops": dict(train=TRAIN, validation=HELD, test=HELD, min_length=32, max_length=64),

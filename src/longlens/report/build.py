@@ -13,7 +13,7 @@ from longlens._version import __version__
 from longlens.charts import palette_css
 from longlens.report.audits import audit_failures, show_audit, summary
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
-from longlens.report.cells import Metric, TableCell, filled, means, table
+from longlens.report.cells import Metric, filled, means, table
 from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
 from longlens.report.measurements import show_comparison, show_lens
 from longlens.report.results import Bench, Results
@@ -116,41 +116,24 @@ def _content(experiment: ResultTable) -> dict[str, str]:
 
 
 def _experiment(experiment: ResultTable, points: int) -> dict[str, Any]:
-    metric = Metric(experiment.metric)
-    rows = []
-    for row, cells in table(experiment).items():
-        average = means(experiment, cells)
-        rows.append(
-            {
-                "name": row,
-                "extra": [experiment.published.get(row, {}).get(c) for c in experiment.extra],
-                "ours": any(cell.records for cell in cells.values()),
-                "cells": [_cell(cell) for cell in cells.values()],
-                "has_mean": average is not None and average.text() != MISSING,
-                "mean": average and {
-                    "ours": metric.show(average.ours),
-                    "published": metric.show(average.published),
-                    **_key(average.ours, average.published),
-                },
-            }
-        )  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {
+            "name": row,
+            "cells": list(cells.values()),
+            "ours": any(cell.records for cell in cells.values()),
+            "mean": means(experiment, cells),
+            "extra": [experiment.published.get(row, {}).get(c) for c in experiment.extra],
+        }
+        for row, cells in table(experiment).items()
+    ]
     return {
-        "name": experiment.name,
-        "title": experiment.title,
-        "source": experiment.source,
-        "command": experiment.command,
-        "notes": experiment.notes,
-        "quick": experiment.quick,
-        "metric": metric.label,
-        "direction": "higher" if metric.higher_is_better else "lower",
-        "x_label": experiment.x_label if experiment.kind == "curve" else "",
-        "columns": experiment.columns,
-        "extra": experiment.extra,
+        "table": experiment,
+        "metric": Metric(experiment.metric),
         "rows": [row for row in rows if not _is_empty(row)],
         "not_run": [row["name"] for row in rows if _is_empty(row)],
         "some_ours": any(row["ours"] for row in rows),
         "mixed": len({row["ours"] for row in rows}) > 1,
-        "has_mean": any(row["has_mean"] for row in rows),
+        "has_mean": any(row["mean"] and row["mean"].text() != MISSING for row in rows),
         "pictures": [] if experiment.quick else overview(experiment, PICTURE),
         "validation": list(learning_curves(experiment, "validation", points)),
         "train": list(learning_curves(experiment, "train", points)),
@@ -161,29 +144,8 @@ def _experiment(experiment: ResultTable, points: int) -> dict[str, Any]:
 
 def _is_empty(row: dict[str, Any]) -> bool:
     """Whether a row was declared, but neither run nor published."""
-    cells = any(c["ours"] or c["ran"] or c["published"] for c in row["cells"])
+    cells = any(cell.records or cell.published is not None for cell in row["cells"])
     return not cells and all(value is None for value in row["extra"])
-
-
-def _cell(cell: TableCell) -> dict[str, Any]:
-    show = cell.metric.show
-    return {
-        "ours": None if cell.mean is None else show(cell.mean),
-        "spread": None if cell.deviation is None else show(cell.deviation),
-        "seeds": len(cell.values),
-        "ran": bool(cell.records),
-        "published": None if cell.published is None else show(cell.published),
-        "difference": None if cell.difference is None else show(cell.difference, sign=True),
-        "better": cell.better,
-        "marks": cell.marks,
-        **_key(cell.mean, cell.published),
-    }
-
-
-def _key(ours: float | None, published: float | None) -> dict[str, Any]:
-    """What a column is sorted by: our numbers first, then published ones, then nothing."""
-    value = published if ours is None else ours
-    return {"rank": 0 if ours is not None else 1 if published is not None else 2, "value": value}
 
 
 def _conditions(experiment: ResultTable) -> Table:

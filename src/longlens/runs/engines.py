@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from longlens.runs.cell import Cell
 from longlens.runs.record import Record
 from longlens.runs.sweeps import Engine, failed_record, run_cell
 from longlens.training.faults import Stopped
@@ -48,7 +47,7 @@ def find_engine(on: str, workers: int = 1, devices: Sequence[str] = ()) -> Engin
 class Here:
     """One cell after another, in this process."""
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
+    def run(self, cells: Sequence[TrainOptions]) -> Iterator[tuple[int, Record]]:
         """See :class:`Engine`."""
         for place, cell in enumerate(cells):
             yield place, run_cell(cell)
@@ -66,7 +65,7 @@ class Processes:
     workers: int
     devices: tuple[str, ...] = ()
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
+    def run(self, cells: Sequence[TrainOptions]) -> Iterator[tuple[int, Record]]:
         """See :class:`Engine`."""
         waiting: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         done: queue.SimpleQueue[tuple[int, Record] | BaseException] = queue.SimpleQueue()
@@ -95,7 +94,7 @@ class Processes:
     def _serve(
         self,
         number: int,
-        cells: Sequence[Cell],
+        cells: Sequence[TrainOptions],
         waiting: queue.SimpleQueue[tuple[int, int]],
         done: queue.SimpleQueue[tuple[int, Record] | BaseException],
         stop: threading.Event,
@@ -134,10 +133,10 @@ class Processes:
         return environment
 
 
-def _lost(cell: Cell, why: object) -> Record:
+def _lost(cell: TrainOptions, why: object) -> Record:
     """The record of a cell whose process or node died too often to say so itself."""
     last = str(why).strip().splitlines()[-1:]
-    return failed_record(TrainOptions.from_values(cell), "".join(last))
+    return failed_record(cell, "".join(last))
 
 
 @contextmanager
@@ -166,7 +165,7 @@ class _Child:
             words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def call(self, cell: Cell, stop: threading.Event) -> Record | None:
+    def call(self, cell: TrainOptions, stop: threading.Event) -> Record | None:
         """The record of a cell; None if the process ended before it had one."""
         assert self.process.stdin is not None and self.process.stdout is not None
         ended = threading.Event()
@@ -180,7 +179,7 @@ class _Child:
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
         try:
-            self.process.stdin.write(json.dumps(cell) + "\n")
+            self.process.stdin.write(json.dumps(cell.to_json()) + "\n")
             self.process.stdin.flush()
             line = self.process.stdout.readline()
         except OSError:
@@ -217,7 +216,7 @@ class Ray:
     gpus: float | None = None
     cpus: float = 1
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
+    def run(self, cells: Sequence[TrainOptions]) -> Iterator[tuple[int, Record]]:
         """See :class:`Engine`."""
         try:
             import ray
@@ -268,7 +267,7 @@ class Slurm:
     partition: str | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
+    def run(self, cells: Sequence[TrainOptions]) -> Iterator[tuple[int, Record]]:
         """See :class:`Engine`."""
         try:
             import submitit

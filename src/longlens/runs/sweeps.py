@@ -8,12 +8,11 @@ an engine needs to know nothing but how to call :func:`run_cell` somewhere.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from longlens.files import BusyError, locked, make_folder
 from longlens.runs.finished import finished_record
@@ -33,12 +32,12 @@ PAUSE = 5.0  # seconds between two looks at cells that others work on
 class Engine(Protocol):
     """Where cells run."""
 
-    def run(self, cells: Sequence[Cell]) -> Iterator[tuple[int, Record]]:
+    def run(self, cells: Sequence[TrainOptions]) -> Iterator[tuple[int, Record]]:
         """Call :func:`run_cell` for each cell; yield its place and its record as they come."""
         ...
 
 
-def run_cell(cell: Mapping[str, Any]) -> Record:
+def run_cell(options: TrainOptions) -> Record:
     """Train as a cell says, or go on with what was begun; return the record.
 
     A run that fails does not raise: its record has the status "failed" and the error. One that
@@ -47,7 +46,6 @@ def run_cell(cell: Mapping[str, Any]) -> Record:
     Raises:
         Stopped: a signal came; the state is saved.
     """
-    options = TrainOptions.from_values({"progress": False, **cell})
     try:
         return train_run(options)
     except BusyError:
@@ -130,8 +128,8 @@ def sweep(
     from longlens.runs.engines import find_engine
 
     engine = find_engine(on, workers, devices) if isinstance(on, str) else on
-    checked = [as_cell(cell) for cell in cells]
-    make_folders(checked)
+    checked = [as_options(cell) for cell in cells]
+    _make_folders(checked)
     records: dict[int, Record] = {}
 
     def keep(place: int, record: Record) -> None:
@@ -139,8 +137,8 @@ def sweep(
         if each is not None:
             each(place, record)
 
-    for place, cell in enumerate(checked):  # these need no process, and no job of a cluster
-        if (done := _done(cell)) is not None:
+    for place, options in enumerate(checked):  # these need no process, and no job of a cluster
+        if (done := _done(options)) is not None:
             keep(place, done)
     waited = False
     while left := [place for place in range(len(checked)) if place not in records]:
@@ -156,13 +154,10 @@ def sweep(
     return [records[place] for place in range(len(checked))]
 
 
-def _done(cell: Cell) -> Record | None:
+def _done(options: TrainOptions) -> Record | None:
     """The record of a cell that is finished and needs nothing more."""
-    options = TrainOptions.from_values(cell)
     folder = run_folder(options)
-    if (
-        options.resume == "restart" or (folder / CHECKPOINTS).exists()
-    ):  # left by one that was killed
+    if options.resume == "restart" or (folder / CHECKPOINTS).exists():  # a kill left these
         return None
     try:
         return finished_record(folder, options)
@@ -170,9 +165,9 @@ def _done(cell: Cell) -> Record | None:
         return None
 
 
-def _is_busy(cell: Cell) -> bool:
+def _is_busy(options: TrainOptions) -> bool:
     """Whether another process works on a cell."""
-    folder = run_folder(TrainOptions.from_values(cell))
+    folder = run_folder(options)
     if not (folder / LOCK).exists():
         return False
     try:
@@ -184,22 +179,22 @@ def _is_busy(cell: Cell) -> bool:
         return False
 
 
-def as_cell(cell: Cell | TrainOptions) -> Cell:
-    """Check a cell; return its options as plain JSON values, ready to be sent anywhere."""
-    checked = cell if isinstance(cell, TrainOptions) else TrainOptions.from_values(cell)
-    check_model(checked)  # or it would fail after the cells before it have run
-    options = checked.to_json()
-    if isinstance(cell, TrainOptions):
-        return options
-    plain: Cell = json.loads(json.dumps({name: options[name] for name in cell}))
-    return plain
+def as_options(cell: Cell | TrainOptions) -> TrainOptions:
+    """A cell's options, checked; those of a mapping show no progress unless it says so.
+
+    Raises:
+        ValueError: an option is wrong, or the model cannot be built.
+    """
+    if not isinstance(cell, TrainOptions):
+        cell = TrainOptions.from_values({"progress": False, **cell})
+    check_model(cell)  # or it would fail after the cells before it have run
+    return cell
 
 
-def make_folders(cells: Sequence[Cell]) -> None:
+def _make_folders(cells: Sequence[TrainOptions]) -> None:
     """Make the folders that hold the cells' own; raise where two cells would share one."""
     seen: dict[Path, int] = {}
-    for number, cell in enumerate(cells):
-        folder = run_folder(TrainOptions.from_values(cell))
+    for number, folder in enumerate(map(run_folder, cells)):
         if (other := seen.setdefault(folder, number)) != number:
             raise ValueError(f"cells {other} and {number} would both be {folder}")
     for parent in {folder.parent for folder in seen}:

@@ -10,6 +10,7 @@ import sys
 from longlens.files import finite
 from longlens.runs.sweeps import run_cell
 from longlens.training.faults import Stopped
+from longlens.training.options import TrainOptions
 
 
 def main() -> int:
@@ -21,7 +22,7 @@ def main() -> int:
     os.dup2(2, 1)
     for line in sys.stdin:
         try:
-            record = run_cell(json.loads(line))
+            record = run_cell(TrainOptions.from_values(json.loads(line)))
         except Stopped as stop:
             print(f"longlens: {stop}", file=sys.stderr)
             return 128 + stop.signum
