@@ -13,6 +13,7 @@ MEASURES = {
     "decay_rate": "decay", "fit": "R²", "half_distance": "half", "reach_90": "90 %",
     "total_variation": "variation", "spectral_centroid": "centroid", "entropy": "entropy",
 }  # fmt: skip
+USUAL = (None, "kernel", "weights", "input gradients")  # parts that go without saying
 LENS_NOTES = (
     "decay: rate of the exponential fitted to the envelope, R² of the fit; half and 90 %: distance "
     "within which that share of the mass lies.",
@@ -69,9 +70,12 @@ def lens_table(title: str, values: Mapping[str, Any]) -> Table:
             {
                 "subject": subject["name"],
                 "layer": "all" if layer.get("layer") is None else layer["layer"],
-                "view": f"{layer['view']}: {layer.get('part') or ''}".rstrip(": "),
+                "view": layer["view"] if layer.get("part") in USUAL else layer["part"],
                 **{label: median.get(name) for name, label in MEASURES.items()},
-                **{f"beyond {d}": m for d, m in (median.get("mass_beyond") or {}).items()},
+                **{
+                    f"beyond {distance}": f"{100 * mass:.1f} %"
+                    for distance, mass in (median.get("mass_beyond") or {}).items()
+                },
             }
         )
     return Table.of(rows, f"{title}: medians over channels or heads")
