@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-slow test-kernels test-faults test-adversarial test-gpu bench report clean
+.PHONY: help demo test lint format test-slow test-kernels test-faults test-adversarial test-gpu bench report docs docs-serve clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -60,7 +60,13 @@ bench: $(BIN)/.installed ## LaS against plain attention on this machine
 	$(BIN)/longlens bench ops
 
 report: $(BIN)/.installed ## report.html from results/, the pictures and the tables of the README
-	$(BIN)/longlens report results -o report.html --pictures docs/pictures --update README.md docs/audit.md docs/farfield.md docs/tasks.md docs/training.md docs/zoo.md
+	$(BIN)/longlens report results -o report.html --pictures docs/pictures --update README.md docs/audit.md docs/farfield.md docs/results.md docs/speed.md docs/tasks.md docs/training.md docs/zoo.md
+
+docs: $(BIN)/.installed ## the documentation as a site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs-serve: $(BIN)/.installed ## the same at http://127.0.0.1:8000, built anew as you write
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 clean: ## remove .venv and the caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -20,7 +20,7 @@ MODULES = sorted(
 )
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted(ROOT.glob("src/**/*.md")),
 ]
 

@@ -25,7 +25,7 @@ from longlens.runs.results import ResultTable
 ROOT = Path(__file__).parent.parent
 PAGES = {
     page.relative_to(ROOT).as_posix(): page
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if page.name != "log.md"
 }
 EXCEPTIONS = tomllib.loads((Path(__file__).parent / "numbers_without_record.toml").read_text())

@@ -10,7 +10,7 @@ from longlens.report.formats import BLOCK, update_blocks
 from longlens.report.results import read_results
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_readme_has_tables():

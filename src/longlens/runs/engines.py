@@ -255,7 +255,10 @@ class Slurm:
         at_once: jobs that run at the same time, at most.
         cluster: "slurm", or "local": processes on this machine, to try it out.
         folder: of the jobs' logs.
-        hours, gpus, cpus, partition: of each job.
+        hours: a job's time limit.
+        gpus: of each job.
+        cpus: of each job.
+        partition: of each job; None: the cluster's default.
     """
 
     at_once: int = 16

@@ -50,8 +50,9 @@ class Batches:
         buckets: at most this many padded lengths; 1 pads everything to the longest.
         multiple: padded lengths are multiples of this.
         drop_last: leave out the one batch of an epoch that is not full.
-        rank, world_size: this process takes rows ``rank*B/world_size …`` of every global batch,
-            so the global batches are the same whatever the number of ranks.
+        rank: this process takes rows ``rank*B/world_size …`` of every global batch, so the global
+            batches are the same whatever the number of ranks.
+        world_size: the number of processes that share each batch.
         device: where batches come out.
         resident: keep the whole split on the device (True), gather on the host (False), or decide
             by the device's free memory ("auto").

@@ -198,6 +198,7 @@ _ALL = [
     ),
 ]  # fmt: skip
 TASKS: dict[str, TaskInfo] = {info.name: info for info in _ALL}
+"""Every task by its name."""
 TASKS["far-injection"] = replace(  # whose shape is that of the inner task and more
     TASKS["far-injection"], build=injection.build, estimate=injection.estimate, spec=None
 )

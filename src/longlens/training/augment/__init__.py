@@ -21,6 +21,7 @@ from longlens.training.augment.pathfinder import TurnAndShift
 __all__ = ["AUGMENTED", "AugmentImage", "ShuffleArguments", "Transform", "TurnAndShift", "build"]
 
 AUGMENTED = ("image", "listops", "pathfinder", "pathx")
+"""The tasks that have an augmentation."""
 
 
 def build(
