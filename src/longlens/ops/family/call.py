@@ -88,9 +88,9 @@ def check(call: DecayCall) -> DecayCall:
     return call
 
 
-def running(x: Tensor) -> Tensor:
-    """The running sum along the sequence in float64: rounding would grow along it."""
-    return x.double().cumsum(2)
+def running(x: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """The running sum along the sequence, in float64 where its rounding would be seen."""
+    return x.to(dtype).cumsum(2)
 
 
 def placed(rate: Tensor, length: int) -> Tensor:

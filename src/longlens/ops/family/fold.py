@@ -53,14 +53,19 @@ def _filled(x: Tensor, size: int) -> Tensor:
     return torch.cat([x, x[:, :, -1:].expand(-1, -1, extra, -1)], dim=2) if extra else x
 
 
-def levels(call: DecayCall) -> Levels:
-    """M and A of the call's keys."""
+def levels(call: DecayCall, fits: bool = False) -> Levels:
+    """M and A of the call's keys.
+
+    A gate per channel is as large as the queries. In half precision and in range float32 is enough
+    for its sum, and half the traffic.
+    """
     m = a = None
     length = call.key.shape[2]
+    half = call.query.is_cuda and call.query.dtype in (torch.bfloat16, torch.float16)
     if call.alpha is not None:
         m = placed(call.alpha, length)[..., None]
     if call.log_gate is not None:
-        gate = running(call.log_gate)
+        gate = running(call.log_gate, torch.float32 if fits and half else torch.float64)
         m = gate if m is None else m + gate
     if call.slopes is not None:
         a = placed(call.slopes, length)

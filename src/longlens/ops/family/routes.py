@@ -163,7 +163,7 @@ def _run_las(call: DecayCall, plan: Plan) -> Tensor:
 
 def _run_folded(call: DecayCall, plan: Plan) -> Tensor:
     q, k, v = _prepared(call)
-    m, a = levels(call)
+    m, a = levels(call, fits=True)
     if m is not None:
         centre = 0.5 * (m[:, :, :1] + m[:, :, -1:]).detach()
         q, k = scaled(q, m - centre), scaled(k, centre - m)
@@ -182,7 +182,7 @@ def _run_folded(call: DecayCall, plan: Plan) -> Tensor:
 
 def _run_merged(call: DecayCall, plan: Plan) -> Tensor:
     q, k, v = _prepared(call)
-    of, mask = levels(call), call.key_mask
+    of, mask = levels(call, plan.assumed.fits), call.key_mask
     if plan.assumed.fits and call.is_causal:
         items = square(q, k, v, (of, of), mask, call.scale)
     elif plan.assumed.fits:  # the strict upper triangle, read from its end, is causal again

@@ -106,16 +106,9 @@ def flash_forward(
 
 
 def flash_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    causal: bool,
-    bias: Tensor | None,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool,
+    bias: Tensor | None, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k and v, given an output and log-sum-exp that may cover further keys."""
     if q.shape[0] > MOST_SEQUENCES:
         shares = [
@@ -226,17 +219,8 @@ def _part_backward(
         found = [d_raw @ k, d_raw.transpose(-2, -1) @ q, p.transpose(-2, -1) @ grad]
         return [*(g.to(dtype) for g in found), d_decay]
     (q, k, v), bias = _fused_inputs(part, tensors)
-    grads = flash_backward(
-        grad.flatten(0, 1),
-        q,
-        k,
-        v,
-        out.flatten(0, 1),
-        lse.flatten(0, 1),
-        part.causal,
-        bias,
-        part.scale,
-    )
+    grad, out, lse = (t.flatten(0, 1) for t in (grad, out, lse))
+    grads = flash_backward(grad, q, k, v, out, lse, part.causal, bias, part.scale)
     return [g.unflatten(0, tensors[0].shape[:2]) for g in grads]
 
 
@@ -293,13 +277,9 @@ def _(
 
 
 def merge_backward(
-    tensors: list[Tensor],
-    layout: list[int],
-    scales: list[float],
-    grad: Tensor,
-    out: Tensor,
+    tensors: list[Tensor], layout: list[int], scales: list[float], grad: Tensor, out: Tensor,
     lse: Tensor,
-) -> list[Tensor]:
+) -> list[Tensor]:  # fmt: skip
     """The gradients of all parts' tensors but masks."""
     # A row without keys takes no part: +inf makes each of its weights exp(s - inf) = 0.
     lse = torch.where(lse == float("-inf"), float("inf"), lse)
@@ -321,14 +301,7 @@ merge_backward_op = torch.library.custom_op("longlens::merged_attention_backward
 
 
 @merge_backward_op.register_fake
-def _(
-    tensors: list[Tensor],
-    layout: list[int],
-    scales: list[float],
-    grad: Tensor,
-    out: Tensor,
-    lse: Tensor,
-) -> list[Tensor]:
+def _(tensors: list[Tensor], layout: list[int], scales: list[float], *_: Tensor) -> list[Tensor]:
     return [
         torch.empty_like(t, memory_format=torch.contiguous_format)
         for part, own in split_parts(layout, scales, tensors)

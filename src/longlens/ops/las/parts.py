@@ -79,8 +79,7 @@ class Parts:
 
         `row` is the result's row of the first query, `keys` the position of the first key.
         """
-        i = torch.arange(q.shape[2], device=q.device)
-        j = torch.arange(k.shape[2], device=q.device)
+        i, j = (torch.arange(t.shape[2], device=q.device) for t in (q, k))
         self._block(
             q[:, :, None], k[:, :, None], v[:, :, None], self._mask(keys, k.shape[2]),
             i + (gap + 1), j.flip(0), base=row,
@@ -88,8 +87,7 @@ class Parts:
 
     def keys_after(self, q: Tensor, k: Tensor, v: Tensor, *, row: int, gap: int, keys: int) -> None:
         """All keys of k come after all queries of q."""
-        i = torch.arange(q.shape[2], device=q.device)
-        j = torch.arange(k.shape[2], device=q.device)
+        i, j = (torch.arange(t.shape[2], device=q.device) for t in (q, k))
         self._block(
             q[:, :, None], k[:, :, None], v[:, :, None], self._mask(keys, k.shape[2]),
             i.flip(0), j + (gap + 1), base=row,
