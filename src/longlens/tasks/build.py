@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from longlens.config import typed
+from longlens.files import digest
 from longlens.tasks.arrays import Array
-from longlens.tasks.cache import dataset_folder, download_folder
+from longlens.tasks.cache import FORMAT, cache_root
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote, fetch
 from longlens.tasks.files import check_space, locked
@@ -130,7 +131,9 @@ def make_options(info: TaskInfo, values: dict[str, Any]) -> Any:
 
 def find_folder(info: TaskInfo, root: str | Path | None, options: Any) -> Path:
     """Folder where the task made with ``options`` is, or would be."""
-    return dataset_folder(root, info.name, info.version_of(options), asdict(options))
+    version, values = info.version_of(options), asdict(options)
+    key = digest({"format": FORMAT, "name": info.name, "version": version, "options": values})
+    return cache_root(root) / info.name / key[:16]
 
 
 def _resolve_source(
@@ -147,7 +150,7 @@ def _resolve_source(
         return None
     if not info.remotes:
         raise DataError(f"{info.name} has no public address; give what you have with --from PATH")
-    folder = download_folder(root) / info.name
+    folder = cache_root(root) / "downloads" / info.name
     for remote in info.remotes:
         fetch(remote, folder, mirror=mirror, quiet=quiet)
     if len(info.remotes) == 1:

@@ -1,14 +1,11 @@
-"""Where prepared data sets and downloads live, and the key under which each is found."""
+"""Where prepared data sets and downloads live, and which names they may have."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from longlens.files import digest
 from longlens.tasks.errors import DataError
 
 FORMAT = 1  # of the files at rest; a change makes every cache folder of the old format unreachable
@@ -28,19 +25,6 @@ def cache_root(root: str | Path | None = None) -> Path:
     if os.name == "nt":
         return Path(os.environ.get("LOCALAPPDATA", str(Path.home()))) / "longlens"
     return Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "longlens"
-
-
-def dataset_folder(
-    root: str | Path | None, name: str, version: int, options: Mapping[str, Any]
-) -> Path:
-    """Folder of the data set ``name`` made with ``options`` by its builder's ``version``."""
-    key = digest({"format": FORMAT, "name": name, "version": version, "options": dict(options)})
-    return cache_root(root) / name / key[:16]
-
-
-def download_folder(root: str | Path | None) -> Path:
-    """Folder where downloaded archives are kept."""
-    return cache_root(root) / "downloads"
 
 
 def check_name(name: str) -> str:

@@ -236,13 +236,3 @@ def build_mnist(draft: Draft) -> tuple[Spec, dict[str, int]]:
         (60_000, 10_000),
     )
     return spec(draft.options), sizes
-
-
-def estimate_image(options: CifarOptions) -> int:
-    """Bytes of the result."""
-    return 60_000 * (4097 if options.color else 1025)
-
-
-def estimate_mnist(options: ImageOptions) -> int:
-    """Bytes of the result."""
-    return 70_000 * 785

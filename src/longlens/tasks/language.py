@@ -162,13 +162,3 @@ def _write_words(draft: Draft, split: str, file: IO[bytes], ids: dict[bytes, int
     if total < 2:
         raise DataError(f"wikitext103: the {split} text is empty")
     return total
-
-
-def estimate_bytes(options: LanguageOptions) -> int:
-    """Bytes of the result."""
-    return PUBLISHED
-
-
-def estimate_words(options: LanguageOptions) -> int:
-    """Bytes of the result."""
-    return 4 * 104_000_000

@@ -320,13 +320,3 @@ def build_citations(draft: Draft) -> tuple[Spec, dict[str, int]]:
         "the others were left out"
     )
     return replace(spec(options), max_length=store.longest), sizes
-
-
-def estimate_aan(options: RetrievalOptions) -> int:
-    """Bytes of the result, from above: every document new, two bytes a token."""
-    return 2 * 20_000 * options.max_length + 200_000 * 9
-
-
-def estimate_citations(options: CitationOptions) -> int:
-    """Bytes of the result, for a corpus of ten thousand documents."""
-    return 2 * 10_000 * options.max_length

@@ -157,8 +157,3 @@ def spec(options: TextOptions) -> Spec:
         encoding="bytes+1",
         class_names=("negative", "positive"),
     )
-
-
-def estimate(options: TextOptions) -> int:
-    """Bytes of the result (two bytes a token)."""
-    return 2 * 70_000_000

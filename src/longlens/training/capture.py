@@ -46,10 +46,14 @@ class CapturedStep:
             for tensor in examples.tensors().values()
         )
         if key not in self.static:
-            self.static[key] = _copy(examples)
+            tensors = {n: None if t is None else t.clone() for n, t in examples.tensors().items()}
+            self.static[key] = Examples(**tensors)  # type: ignore[arg-type]
             self.calm[key] = 0
         else:
-            _fill(self.static[key], examples)
+            targets, sources = self.static[key].tensors().values(), examples.tensors().values()
+            for target, source in zip(targets, sources, strict=True):
+                if isinstance(target, Tensor) and isinstance(source, Tensor):
+                    target.copy_(source, non_blocking=True)
         if key not in self.graphs:
             if self.calm[key] < WARM_UP:
                 self._run_eagerly(key)
@@ -71,15 +75,3 @@ class CapturedStep:
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             self.step(static)
         return graph
-
-
-def _copy(examples: Examples) -> Examples:
-    tensors = {n: None if t is None else t.clone() for n, t in examples.tensors().items()}
-    return Examples(**tensors)  # type: ignore[arg-type]
-
-
-def _fill(static: Examples, examples: Examples) -> None:
-    pairs = zip(static.tensors().values(), examples.tensors().values(), strict=True)
-    for target, source in pairs:
-        if isinstance(target, Tensor) and isinstance(source, Tensor):
-            target.copy_(source, non_blocking=True)
