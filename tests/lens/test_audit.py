@@ -208,6 +208,13 @@ def test_two_workers_find_what_one_finds(tmp_path, monkeypatch):
     assert one == two and len(one["points"]) == 2 and one["shuffled_model"]["rows"]
 
 
+def test_options_of_training_are_those_of_the_audited_task(tmp_path, capsys):
+    """--set pixels=numbers is for images: it must not be judged by another task's input."""
+    words = ["audit", "image", "--quick", "--set", "pixels=numbers", "--root", str(tmp_path)]
+    assert main(words) == 1
+    assert "prepare image" in capsys.readouterr().err  # the data are not there; the option is fine
+
+
 def test_a_run_that_fails_is_a_point_without_accuracy(tmp_path):
     options = AuditOptions("far-order", TINY, fields=(3,), mixers=(), seeds=1, steps=3,
                            training=dict(dim=8, depth=1, batch_size=8, lr=1e30, log_every=1),
