@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from longlens.charts.scales import limits, log_ticks, short, ticks
@@ -108,6 +108,16 @@ def _x_axis(
     return [*parts, text(right, floor + 33, name, "end", "quiet")]
 
 
+def _x_range(numbers: Sequence[float], log: bool) -> tuple[Callable[[float], float], float, float]:
+    """How values are scaled, and where their axis begins and ends."""
+    if not numbers or (log and min(numbers) <= 0):
+        raise ValueError("rows: a chart needs values, for a logarithmic axis all above zero")
+    scale = math.log if log else float
+    low, high = scale(min(numbers)), scale(max(numbers))
+    room = 0.05 * (high - low) or 0.5
+    return scale, low - room, high + room
+
+
 def dot_chart(
     title: str,
     rows: Mapping[str, Mapping[str, float]],
@@ -129,12 +139,7 @@ def dot_chart(
     series = list(dict.fromkeys(name for values in rows.values() for name in values))
     both = [*rows.values(), *(hollow or {}).values()]
     numbers = [value for values in both for value in values.values()]
-    numbers += [reference] if reference else []
-    if not numbers or (log and min(numbers) <= 0):
-        raise ValueError("rows: a chart needs values, for a logarithmic axis all above zero")
-    scale = math.log if log else float
-    room = 0.05 * (scale(max(numbers)) - scale(min(numbers))) or 0.5
-    x0, x1 = scale(min(numbers)) - room, scale(max(numbers)) + room
+    scale, x0, x1 = _x_range([*numbers, *([reference] if reference else [])], log)
     names = {row: fitted(row, width * 0.52) for row in rows}
     left, right = 16 + LETTER * max(map(len, names.values())), width - 16
     top = TOP - 4 if y_name else TOP - 16
@@ -158,13 +163,12 @@ def dot_chart(
         if joined and values:
             ends = [place(value) for value in values.values()]
             parts.append(rule(f"M{min(ends)} {y}H{max(ends)}", FAINT))
-        published = (hollow or {}).get(row, {})
-        dots = [*((name, value, True) for name, value in published.items()),
-                *((name, value, False) for name, value in values.items())]  # fmt: skip
+        dots = [(name, value, True) for name, value in (hollow or {}).get(row, {}).items()]
+        dots += [(name, value, False) for name, value in values.items()]
         for name, value, empty in dots:
-            hint = f"{row}, {name}{' (published)' if empty else ''}: {value:.4g}"
             style = series.index(name)
             aside = y + apart * (style - (len(series) - 1) / 2)
+            hint = f"{row}, {name}{' (published)' if empty else ''}: {value:.4g}"
             parts.append(mark(place(value), aside, style, empty, hint))
     entries = [(name, mark(11, -4, style)) for style, name in enumerate(series)]
     if any((hollow or {}).values()):
