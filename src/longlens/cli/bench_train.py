@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,9 @@ from longlens.training.distributed import Ranks
 from longlens.training.loop import Trainer
 from longlens.training.options import TrainOptions
 from longlens.training.provenance import provenance
+
+Steps = Callable[[int], float]
+"""Does so many steps; returns the sum of their losses."""
 
 
 def train(
@@ -67,20 +71,14 @@ def train(
     return 0
 
 
-def _minimal(options: TrainOptions, task: Task) -> Any:
+def _minimal(options: TrainOptions, task: Task) -> Steps:
     """The loop that one would write by hand."""
     ranks = Ranks(torch.device(options.device))
     model = make_model(options, task.spec, "supervised", ranks.device)
     batches = make_job(options, task, model, ranks).train
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, fused=True)
 
-    def stream() -> Any:
-        epoch = 0
-        while True:
-            yield from batches.epoch(epoch)
-            epoch += 1
-
-    source = stream()
+    source = (batch for epoch in count() for batch in batches.epoch(epoch))
 
     def run(steps: int) -> float:
         total = 0.0
@@ -97,7 +95,7 @@ def _minimal(options: TrainOptions, task: Task) -> Any:
     return run
 
 
-def _trainer(options: TrainOptions, task: Task, folder: Path) -> Any:
+def _trainer(options: TrainOptions, task: Task, folder: Path) -> Steps:
     """The same steps by :class:`Trainer`, with what it adds up for the curve."""
     ranks = Ranks(torch.device(options.device))
     model = make_model(options, task.spec, "supervised", ranks.device)

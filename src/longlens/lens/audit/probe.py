@@ -64,31 +64,33 @@ def linear_probe(
         x = (part[0][:, used] - mean[used]) / spread[used]
         return torch.from_numpy(x), torch.from_numpy(part[1])
 
-    (x, y), (vx, vy), (tx, ty) = ready(train), ready(validation), ready(test)
+    (x, y), *others = ready(train), ready(validation), ready(test)
     best: dict[str, Any] = {"validation": -1.0}
     for penalty in PENALTIES:
-        weight = torch.zeros(classes, x.shape[1], requires_grad=True)
-        bias = torch.zeros(classes, requires_grad=True)
-        solver = torch.optim.LBFGS([weight, bias], max_iter=30, line_search_fn="strong_wolfe")
-
-        def closure(
-            weight: torch.Tensor = weight,
-            bias: torch.Tensor = bias,
-            solver: torch.optim.LBFGS = solver,
-            penalty: float = penalty,
-        ) -> torch.Tensor:
-            solver.zero_grad()
-            loss = F.cross_entropy(F.linear(x, weight, bias), y)
-            loss = loss + penalty * weight.square().sum()
-            loss.backward()
-            return loss
-
-        solver.step(closure)
-        with torch.no_grad():
-            right = [
-                float((F.linear(a, weight, bias).argmax(1) == b).float().mean())
-                for a, b in ((vx, vy), (tx, ty))
-            ]
-        if right[0] > best["validation"]:
-            best = {"validation": right[0], "test": right[1], "penalty": penalty}
+        weight, bias = _fitted(x, y, classes, penalty)
+        shares = [
+            float((F.linear(inputs, weight, bias).argmax(1) == labels).float().mean())
+            for inputs, labels in others
+        ]
+        if shares[0] > best["validation"]:
+            best = {"validation": shares[0], "test": shares[1], "penalty": penalty}
     return best
+
+
+def _fitted(
+    x: torch.Tensor, y: torch.Tensor, classes: int, penalty: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of a logistic regression of classes y (N,) on x (N, features)."""
+    weight = torch.zeros(classes, x.shape[1], requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    solver = torch.optim.LBFGS([weight, bias], max_iter=30, line_search_fn="strong_wolfe")
+
+    def closure() -> torch.Tensor:
+        solver.zero_grad()
+        loss = F.cross_entropy(F.linear(x, weight, bias), y)
+        loss = loss + penalty * weight.square().sum()
+        loss.backward()
+        return loss
+
+    solver.step(closure)
+    return weight.detach(), bias.detach()
