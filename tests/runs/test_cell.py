@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from longlens.layers.registry import MIXERS
+from longlens.runs.build import build_on_meta
 from longlens.runs.cell import cell_key, grid, read_cells, set_option
 from longlens.runs.search import Range, grid_choices, parse
+from longlens.training.options import TrainOptions
 
 
 def test_a_grid_has_every_combination_and_leaves_the_base_alone():
@@ -89,3 +92,10 @@ def test_an_option_is_searched_once():
         parse(["lr=1,2", "lr=3,4"])
     with pytest.raises(ValueError, match="needs the number of points"):
         grid_choices(parse(["lr=1e-4:1e-2:log"]))
+
+
+def test_every_mixer_is_built_without_memory():
+    """A run is checked so before it begins: what trains must pass, whatever the mixer."""
+    for mixer in MIXERS:
+        model = build_on_meta(TrainOptions(task="listops", mixer=mixer, dim=32))
+        assert all(parameter.is_meta for parameter in model.parameters()), mixer
