@@ -64,10 +64,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def sync_file(path: Path) -> None:
-    """Make the content of ``path`` survive a power cut."""
+def rename_file(path: Path, target: Path) -> None:
+    """Give a whole file the name ``target``, also after a power cut, whoever wrote its content."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
+    path.replace(target)
+    sync_folder(target.parent)
 
 
 def make_folder(folder: Path) -> None:
@@ -187,6 +189,15 @@ def _delete(path: Path) -> None:
 # ---------------------------------------------------------------------- JSON and hashes
 
 
+def sha256_of(data: bytes | str) -> str:
+    """Sha256 of bytes, or of a text in UTF-8, as lower-case hexadecimal.
+
+    >>> sha256_of("a") == sha256_of(b"a")
+    True
+    """
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
 def sha256_file(path: Path) -> str:
     """Sha256 of a file's bytes, as lower-case hexadecimal."""
     with path.open("rb") as file:
@@ -220,7 +231,7 @@ def canonical_json(value: Any) -> str:
 
 def digest(value: Any) -> str:
     """Sha256 of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return sha256_of(canonical_json(value))
 
 
 def seal(values: Mapping[str, Any]) -> bytes:

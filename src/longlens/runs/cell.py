@@ -10,7 +10,6 @@ A dot reaches into a nested option. Options that no cell names keep their defaul
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from longlens.files import sha256_of
 from longlens.untrusted import parse_json
 
 Cell = dict[str, Any]
@@ -32,7 +32,7 @@ def cell_key(cell: Mapping[str, Any]) -> str:
     True
     """
     text = json.dumps(cell, sort_keys=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return sha256_of(text)[:12]
 
 
 def set_option(cell: Cell, name: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longlens._version import __version__
-from longlens.files import make_folder, sha256_file, sync_file, sync_folder
+from longlens.files import make_folder, rename_file, sha256_file
 from longlens.tasks.errors import DataError
 from longlens.tasks.files import check_space, human_bytes, locked
 from longlens.tasks.progress import Progress
@@ -73,9 +73,7 @@ def fetch(remote: Remote, folder: Path, *, mirror: str | None = None, quiet: boo
         except DataError as error:
             part.unlink()
             raise DataError(f"{url}: {error}; the download was deleted") from None
-        sync_file(part)  # an earlier process may have written it
-        part.replace(path)
-        sync_folder(folder)
+        rename_file(part, path)
     return path
 
 

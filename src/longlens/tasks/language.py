@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -11,6 +10,7 @@ from typing import IO
 
 import numpy as np
 
+from longlens.files import sha256_of
 from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote
@@ -67,7 +67,7 @@ def build_bytes(draft: Draft) -> tuple[Spec, dict[str, int]]:
             raise DataError(
                 f"{draft.name} has {len(data)} bytes instead of {PUBLISHED}: truncated?"
             )
-        if (sha := hashlib.sha256(data).hexdigest()) != _UNPACKED[draft.name]:
+        if (sha := sha256_of(data)) != _UNPACKED[draft.name]:
             raise DataError(f"{draft.name} has sha256 {sha} instead of {_UNPACKED[draft.name]}")
     tokens = np.frombuffer(data, np.uint8)
     if draft.name == "text8":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bz2
 import errno
 import gzip
-import hashlib
 import io
 import lzma
 import stat
@@ -23,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
-from longlens.files import sha256_file
+from longlens.files import sha256_file, sha256_of
 from longlens.tasks.errors import DataError
 from longlens.tasks.fetch import Remote, check_file
 from longlens.tasks.files import human_bytes
@@ -259,9 +258,8 @@ class Source:
         files = [dict(record, sha256=sha256_file(path)) for path, record in self._used.items()]
         if len(files) <= 16:
             return files
-        together = hashlib.sha256(repr([(f["name"], f["sha256"]) for f in files]).encode())
-        total = sum(f["bytes"] for f in files)
-        return [{"files": len(files), "bytes": total, "sha256": together.hexdigest()}]
+        together = sha256_of(repr([(f["name"], f["sha256"]) for f in files]))
+        return [{"files": len(files), "bytes": sum(f["bytes"] for f in files), "sha256": together}]
 
 
 def _decompressed(name: str, file: IO[bytes]) -> IO[bytes]:

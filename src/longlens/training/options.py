@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from longlens.config import ModelOptions, typed
+from longlens.files import sha256_of
 from longlens.training.budget import seconds
 from longlens.untrusted import check_folder_name
 
@@ -281,7 +281,7 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
         }
         given = {key: value for key, value in self.identity().items() if value != defaults[key]}
         text = json.dumps(given, sort_keys=True)
-        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        digest = sha256_of(text)[:8]
         return f"{self.task}-{self.mixer}-{self.seed}-{digest}"
 
 
