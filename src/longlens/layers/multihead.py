@@ -203,7 +203,8 @@ def replace_attention(model: nn.Module, **options: Any) -> int:
     Returns:
         How many layers were replaced. A layer that is called with a second sequence raises then.
 
-    >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, dropout=0.0), 3)
+    >>> layer = nn.TransformerEncoderLayer(32, 4, dropout=0.0, batch_first=True)
+    >>> model = nn.TransformerEncoder(layer, 3)
     >>> replace_attention(model, bound=0.003)
     3
     """
