@@ -41,6 +41,17 @@ def test_programs_start(name):
     main_of(name)(["--steps", "2"])
 
 
+@pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [("torch_encoder", "torch"), ("timm_vit", "timm"), ("x_transformers_lm", "x_transformers")],
+)
+def test_models_of_other_libraries_keep_their_weights(name, library, capsys):
+    pytest.importorskip(library)
+    main_of(name)()
+    assert "off by" in capsys.readouterr().out
+
+
 def test_a_switched_model_is_tuned_back():
     pytest.importorskip("transformers")
     losses = main_of("finetune_huggingface")([])
