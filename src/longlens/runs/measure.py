@@ -17,19 +17,11 @@ from longlens.training.rehearse import batch_of_each_length
 
 # Dense bfloat16 and float32 operations a second, from the makers' data sheets.
 PEAKS = {
-    "H200": (989e12, 67e12),
-    "H100 PCIe": (756e12, 51e12),
-    "H100": (989e12, 67e12),
-    "B200": (2250e12, 80e12),
-    "A100": (312e12, 19.5e12),
-    "L40S": (362e12, 91.6e12),
-    "L4": (121e12, 30.3e12),
-    "A10": (125e12, 31.2e12),
-    "4090": (165e12, 82.6e12),
-    "3090": (71e12, 35.6e12),
-    "V100": (125e12, 15.7e12),
-    "T4": (65e12, 8.1e12),
-}
+    "H200": (989e12, 67e12), "H100 PCIe": (756e12, 51e12), "H100": (989e12, 67e12),
+    "B200": (2250e12, 80e12), "A100": (312e12, 19.5e12), "L40S": (362e12, 91.6e12),
+    "L4": (121e12, 30.3e12), "A10": (125e12, 31.2e12), "4090": (165e12, 82.6e12),
+    "3090": (71e12, 35.6e12), "V100": (125e12, 15.7e12), "T4": (65e12, 8.1e12),
+}  # fmt: skip
 
 
 def peak_flops(hardware: str, low_precision: bool) -> float | None:

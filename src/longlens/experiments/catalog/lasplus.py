@@ -50,7 +50,6 @@ def _row(
             changed |= {"task": "pathx", "batch_size": 16, "epochs": 50.0}
             column, line = column.replace("Path-X", "Pathfinder"), "Pathfinder"
         recipe = locality(column, mixer, technique)
-        assert recipe is not None
         heads = {"mixer_options": {"num_heads": LOCALITY_HEADS[line]}}
         reading = {"mixer_options": attention(column, mixer, uses)["mixer_options"]}
         return merged(recipe, heads, reading, changed, changes)
@@ -70,44 +69,30 @@ MINUTES: dict[str, Cell] = {
 }  # fmt: skip
 
 
-def _minutes(column: str) -> Cell | None:
-    """A recipe for runs of minutes, with heads as wide as the fastest kernels."""
-    if recipe_of(column) not in MINUTES:
-        return None
-    cell = _row(optimizer="muon", residual="autocast", ema=0.999, evaluate_batch=500)(column)
-    assert cell is not None
-    return merged(cell, MINUTES[recipe_of(column)])
+def _minutes(only: str | None = None, **changes: Any) -> Row:
+    """A recipe for runs of minutes, with heads as wide as the fastest kernels; of one task only."""
+    row = _row(optimizer="muon", residual="autocast", ema=0.999, evaluate_batch=500)
+
+    def cell(column: str) -> Cell | None:
+        line = recipe_of(column)
+        if line not in MINUTES or only not in (None, line):
+            return None
+        return merged(row(column) or {}, MINUTES[line], changes)
+
+    return cell
 
 
-def _minutes_with_policy(column: str) -> Cell | None:
-    """More augmentation for Image, where the recipe overfits from its 21st epoch on."""
-    cell = _minutes(column)
-    if cell is None or recipe_of(column) != "Image":
-        return None
-    return merged(cell, {"augment_options": {"policy": True}})
-
-
-def _minutes_causal(column: str) -> Cell | None:
-    """ListOps read from left to right: a bracket that closes an operator has seen all of it."""
-    cell = _minutes(column)
-    if cell is None or recipe_of(column) != "ListOps":
-        return None
-    causal: Cell = {"bidirectional": False, "pooling": "last", "shapes": "any"}
-    return merged(cell, causal, {"mixer_options": {"num_heads": 2}})
-
-
-def _minutes_causal_and_shorter(column: str) -> Cell | None:
-    """The same with shorter expressions mixed in, as the study mixes in easier Pathfinder sets."""
-    cell = _minutes_causal(column)
-    return cell and merged(cell, {"mix_easier": True})
-
-
+# ListOps read from left to right: a bracket that closes an operator has seen all of it.
+CAUSAL: Cell = dict(bidirectional=False, pooling="last", shapes="any",
+                    mixer_options={"num_heads": 2})  # fmt: skip
 ROWS: dict[str, Row] = {
     "LaS+": _row(),
-    "LaS+ in minutes": _minutes,
-    "LaS+ in minutes, AutoAugment": _minutes_with_policy,
-    "LaS+ in minutes, causal": _minutes_causal,
-    "LaS+ in minutes, causal, shorter too": _minutes_causal_and_shorter,
+    "LaS+ in minutes": _minutes(),
+    # more augmentation for Image, where the recipe overfits from its 21st epoch on
+    "LaS+ in minutes, AutoAugment": _minutes("Image", augment_options={"policy": True}),
+    "LaS+ in minutes, causal": _minutes("ListOps", **CAUSAL),
+    # as the study mixes in easier Pathfinder sets
+    "LaS+ in minutes, causal, shorter too": _minutes("ListOps", mix_easier=True, **CAUSAL),
     "LaS+ geometric": _row(mixer_options={"bound": 0.03, "spacing": "geometric"}),
     "LaS+ learned decay": _row(mixer_options={"learned_alpha": True}),
     "LaS+ denoising too": _row(protocol="denoise+augment"),

@@ -17,24 +17,21 @@ from longlens.experiments.catalog.base import Experiment, Run
 from longlens.experiments.catalog.published import TABLE2, taken
 from longlens.experiments.catalog.recipes import LOCALITY, LOCALITY_NOTES, locality
 from longlens.experiments.catalog.tasks import DATA_NOTES
-from longlens.runs.cell import Cell
 
 KERNELS = (3, 5, 11, 21, 31, 41, 51, 61)
 TASKS = (*LOCALITY, "Retrieval (PeerRead)", "Pathfinder (own)")
 MEGA = taken(TABLE2, {"MEGA": "MEGA"}, LOCALITY)["MEGA"]
 
 
-def _cell(task: str, kernel: int) -> Cell:
-    cell = locality(task, "conv", mixer_options={"kernel_size": kernel})
-    assert cell is not None
-    return cell
-
-
 EXPERIMENT = Experiment(
     name="locality",
     title="Locality of LRA: short convolutions of 3 to 61 taps",
     source="Miralles-González et al. 2025 (arXiv 2501.14850)",
-    runs=tuple(Run(task, str(kernel), _cell(task, kernel)) for task in TASKS for kernel in KERNELS),
+    runs=tuple(
+        Run(task, str(kernel), locality(task, "conv", mixer_options={"kernel_size": kernel}))
+        for task in TASKS
+        for kernel in KERNELS
+    ),
     cost="56 runs a seed; 7.5 GPU-hours with --budget 8m",
     notes=(
         *DATA_NOTES,

@@ -2,8 +2,7 @@
 
 The locality study: Miralles-González et al. 2025 (arXiv 2501.14850). S4: Gu et al. 2021 (arXiv
 2111.00396). MEGA: Ma et al. 2022 (arXiv 2209.10655). Each function's docstring has the published
-values and where they stand; a test compares the cells with them, value by value. A column that a
-publication has no recipe for is left out.
+values and where they stand; a test compares the cells with them, value by value.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ MEGA_NOTES = (
 )
 
 
-def locality(column: str, mixer: str, technique: bool = False, **changes: Any) -> Cell | None:
+def locality(column: str, mixer: str, technique: bool = False, **changes: Any) -> Cell:
     """A cell of the locality study: a bidirectional encoder, with or without its technique.
 
     Source: configs/TASK/rotary_transformer_*.json of github.com/pablomiralles22/long-transformers.
@@ -123,8 +122,6 @@ def locality(column: str, mixer: str, technique: bool = False, **changes: Any) -
     | Pathfinder | 6 | 128 | 4 | 0 | | 128 | 0.001 | 0.01 | 100 | 0.05 | augment |
     """
     line = recipe_of(column)
-    if line not in LOCALITY:
-        return None
     added = TECHNIQUES[line] if technique else {}
     model = {"mixer": mixer, "bidirectional": True}
     return merged(TASKS[column], LOCALITY[line], model, added, changes)

@@ -11,39 +11,22 @@ are generated, so there can be more: 96,000, 480,000 and 960,000 expressions, 16
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from longlens.experiments.catalog.base import Experiment, Run, merged
-from longlens.experiments.catalog.recipes import LOCALITY_HEADS, locality, s4
+from longlens.experiments.catalog.recipes import s4
 from longlens.experiments.catalog.table9 import NOTES, attention
-from longlens.experiments.catalog.tasks import recipe_of
-from longlens.experiments.catalog.techniques import GMLP_LISTOPS
+from longlens.experiments.catalog.techniques import gmlp, transformer
 from longlens.runs.cell import Cell
 
 TIMES = (1, 5, 10)
 EXAMPLES = {"ListOps": 96_000, "Pathfinder (own)": 160_000}  # of the training split
 SIZES = {"ListOps": ("train", 96_000), "Pathfinder (own)": ("images", 200_000)}
-
-
-def _study(column: str, mixer: str, **changes: object) -> Cell:
-    """The study's recipe with its augmentation, without easier sets: one distribution."""
-    cell = locality(column, mixer, technique=True, **changes)
-    assert cell is not None
-    return merged(cell, {"mix_easier": False})
-
-
-def _rotary(column: str) -> Cell:
-    heads = {"num_heads": LOCALITY_HEADS[recipe_of(column)]}
-    return _study(column, "softmax", positions="rotary", mixer_options=heads)
-
-
-def _gmlp(column: str) -> Cell:
-    sizes = GMLP_LISTOPS if column == "ListOps" else {}
-    return _study(column, "gmlp-toeplitz", feedforward="none", **sizes)
-
-
+# The study's recipes with its augmentation, without easier sets: one distribution.
+AUGMENTED: Cell = {"technique": True, "mix_easier": False}
 MODELS: dict[str, Callable[[str], Cell]] = {
-    "gMLP, augmented": _gmlp,
-    "Transformer, rotary, augmented": _rotary,
+    "gMLP, augmented": partial(gmlp, **AUGMENTED),
+    "Transformer, rotary, augmented": partial(transformer, positions="rotary", **AUGMENTED),
     "LaS": lambda column: attention(column, "las"),
     "S4": s4,
 }

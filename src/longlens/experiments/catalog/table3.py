@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from longlens.experiments.catalog.base import Experiment, Row, cross, merged
+from longlens.experiments.catalog.base import Experiment, Run, merged
 from longlens.experiments.catalog.published import TABLE3
 from longlens.experiments.catalog.recipes import s4
 from longlens.experiments.catalog.table9 import NOTES, attention
@@ -21,27 +21,23 @@ from longlens.runs.cell import Cell
 COLUMNS = ("sMNIST", "pMNIST")
 
 
-def _with_digits(image: Cell, column: str) -> Cell:
-    """A cell of LRA's Image on MNIST instead."""
-    return merged(image, {"task": column.lower()})
-
-
-ROWS: dict[str, Row] = {
-    "Transformer": lambda column: _with_digits(
-        attention("Image", "softmax", uses=(), positions="learned"), column
-    ),
-    "LaS": lambda column: _with_digits(attention("Image", "las"), column),
-    "LSTM": lambda column: _with_digits(
-        attention("Image", "lstm", uses=(), depth=1, feedforward="none", pooling="last"), column
-    ),
-    "S4": lambda column: _with_digits(s4("Image"), column),
+# Cells of LRA's Image, which MNIST takes the place of.
+ROWS: dict[str, Cell] = {
+    "Transformer": attention("Image", "softmax", uses=(), positions="learned"),
+    "LaS": attention("Image", "las"),
+    "LSTM": attention("Image", "lstm", uses=(), depth=1, feedforward="none", pooling="last"),
+    "S4": s4("Image"),
 }
 
 EXPERIMENT = Experiment(
     name="table3",
     title="Sequential and permuted MNIST",
     source="Zimerman & Wolf, ICML 2024, Table 3",
-    runs=cross(ROWS, COLUMNS),
+    runs=tuple(
+        Run(row, column, merged(cell, {"task": column.lower()}))
+        for row, cell in ROWS.items()
+        for column in COLUMNS
+    ),
     published=TABLE3,
     cost="8 runs a seed",
     notes=(

@@ -35,51 +35,44 @@ COLUMNS = (*LOCALITY, "Retrieval (PeerRead)", "Pathfinder (own)")
 GMLP_LISTOPS: Cell = dict(depth=8, dim=128, batch_size=50, weight_decay=0.05, epochs=60.0)
 
 
-def _augmentation(column: str) -> Cell | None:
-    """The study's augmentation, where it has one."""
-    technique = TECHNIQUES[recipe_of(column)]
-    return technique if technique["protocol"] == "augment" else None
+def _technique(column: str, name: str) -> Cell | None:
+    """What "denoising", "augmentation" or the study's own "techniques" add; None: it has none."""
+    chosen = TECHNIQUES[recipe_of(column)]
+    if name == "augmentation":
+        return chosen if chosen["protocol"] == "augment" else None
+    return {"": {}, "denoising": {"protocol": "denoise"}, "techniques": chosen}[name]
 
 
-def _cell(column: str, model: Callable[[str], Cell], technique: str) -> Cell | None:
-    """A model in a column under "none", "denoise", "augment" or the study's "own" technique."""
-    added: Cell | None = {}
-    if technique == "denoise":
-        added = {"protocol": "denoise"}
-    elif technique == "augment":
-        added = _augmentation(column)
-    elif technique == "own":
-        added = TECHNIQUES[recipe_of(column)]
-    return None if added is None else merged(model(column), added)
-
-
-def _transformer(column: str, **changes: Any) -> Cell:
+def transformer(column: str, positions: str, **changes: Any) -> Cell:
+    """The study's Transformer."""
     heads = {"num_heads": LOCALITY_HEADS[recipe_of(column)]}
-    cell = locality(column, "softmax", mixer_options=heads, **changes)
-    assert cell is not None
-    return cell
+    return locality(column, "softmax", mixer_options=heads, positions=positions, **changes)
 
 
-def _gmlp(column: str) -> Cell:
+def gmlp(column: str, **changes: Any) -> Cell:
+    """Toeplitz gMLP."""
     sizes = GMLP_LISTOPS if column == "ListOps" else {}
-    cell = locality(column, "gmlp-toeplitz", feedforward="none", **sizes)
-    assert cell is not None
+    return locality(column, "gmlp-toeplitz", feedforward="none", **sizes, **changes)
+
+
+def _row(model: Callable[[str], Cell], technique: str = "") -> Row:
+    def cell(column: str) -> Cell | None:
+        added = _technique(column, technique)
+        return None if added is None else merged(model(column), added)
+
     return cell
 
 
-_learned = partial(_transformer, positions="learned")
-_rotary = partial(_transformer, positions="rotary")
+_learned, _rotary = (partial(transformer, positions=name) for name in ("learned", "rotary"))
+_ALL = ("", "denoising", "augmentation", "techniques")
 ROWS: dict[str, Row] = {
-    "Transformer": partial(_cell, model=_learned, technique="none"),
-    "Transformer + techniques": partial(_cell, model=_learned, technique="own"),
-    "Transformer, rotary": partial(_cell, model=_rotary, technique="none"),
-    "Transformer, rotary + denoising": partial(_cell, model=_rotary, technique="denoise"),
-    "Transformer, rotary + augmentation": partial(_cell, model=_rotary, technique="augment"),
-    "Transformer, rotary + techniques": partial(_cell, model=_rotary, technique="own"),
-    "gMLP": partial(_cell, model=_gmlp, technique="none"),
-    "gMLP + denoising": partial(_cell, model=_gmlp, technique="denoise"),
-    "gMLP + augmentation": partial(_cell, model=_gmlp, technique="augment"),
-    "gMLP + techniques": partial(_cell, model=_gmlp, technique="own"),
+    f"{label} + {name}".removesuffix(" + "): _row(model, name)
+    for label, model, names in (
+        ("Transformer", _learned, ("", "techniques")),
+        ("Transformer, rotary", _rotary, _ALL),
+        ("gMLP", gmlp, _ALL),
+    )
+    for name in names
 }
 
 EXPERIMENT = Experiment(
