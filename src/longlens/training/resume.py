@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,35 +20,22 @@ from longlens.training.log import CHECKPOINTS, CURVES, Log
 from longlens.training.options import TrainOptions, difference, recorded_identity
 
 
+@dataclass
 class RunCheckpoints:
-    """Reads the checkpoints of a run on every rank and writes them on the main one.
+    """Reads the checkpoints of a run on every rank and writes them on the main one."""
 
-    Args:
-        job: what is trained.
-        options: how.
-        ranks: this process among all.
-        folder: of the run.
-        log: of curves and events, on the main rank; None on the others.
-        provenance: code, versions and hardware, kept in checkpoints.
-
-    Attributes:
-        step: that of the last checkpoint; -1: there is none yet.
-        written: ``time.perf_counter()`` then.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        options: TrainOptions,
-        ranks: Ranks,
-        folder: Path,
-        log: Log | None,
-        provenance: Mapping[str, Any],
-    ) -> None:
-        self.job, self.options, self.ranks = job, options, ranks
-        self.folder, self.log, self.provenance = folder, log, provenance
-        self.step = -1
-        self.written = time.perf_counter()
+    job: Job
+    options: TrainOptions
+    ranks: Ranks
+    folder: Path
+    log: Log | None
+    """Of curves and events, on the main rank; None on the others."""
+    provenance: Mapping[str, Any]
+    """Code, versions and hardware, kept in checkpoints."""
+    step: int = -1
+    """Step of the last checkpoint; -1: there is none yet."""
+    written: float = field(default_factory=time.perf_counter)
+    """``time.perf_counter()`` then."""
 
     def resume(self) -> Checkpoint | None:
         """The checkpoint to go on from, with the curves cut to it; None: there is none.

@@ -29,7 +29,7 @@ import numpy as np
 from longlens.tasks import listops
 from longlens.tasks.arrays import Bytes, Floats, Ints
 from longlens.tasks.farfield.options import LETTERS, FarListOpsOptions, Sizes
-from longlens.tasks.farfield.segments import background
+from longlens.tasks.farfield.segments import background, variants
 
 
 @dataclass(frozen=True)
@@ -87,5 +87,5 @@ def render(options: FarListOpsOptions, drawn: Drawn) -> Bytes:
 def orbit(options: FarListOpsOptions, drawn: Drawn, row: int) -> tuple[Drawn, Floats]:
     """All drawn expressions before the background of example ``row``."""
     count = len(drawn.values)
-    around = drawn.around[row : row + 1].repeat(count, axis=0)
-    return Drawn(drawn.written, drawn.values, around), np.full(count, 1 / count)
+    expressions = variants(drawn, row, written=drawn.written, values=drawn.values)
+    return expressions, np.full(count, 1 / count)

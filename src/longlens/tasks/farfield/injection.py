@@ -136,7 +136,7 @@ def orbit(options: InjectionOptions, wrapped: Wrapped, row: int) -> Wrapped:
     marks = wrapped.marks[row]
     first = np.roll(marks, -int(marks.argmin()))  # the same list whichever member was drawn
     orders = np.stack([np.roll(first, shift) for shift in range(len(marks))])
-    return Wrapped(orders, wrapped.guard[row : row + 1].repeat(len(marks), axis=0))
+    return segments.variants(wrapped, row, marks=orders)
 
 
 class _Make:

@@ -23,11 +23,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.tasks.arrays import Bytes, Floats, Ints
 from longlens.tasks.farfield.options import LETTERS, PointerOptions, Sizes
-from longlens.tasks.farfield.segments import background
+from longlens.tasks.farfield.segments import background, variants
 
 
 @dataclass(frozen=True)
@@ -90,9 +89,4 @@ def render(options: PointerOptions, drawn: Drawn) -> Bytes:
 def orbit(options: PointerOptions, drawn: Drawn, row: int) -> tuple[Drawn, Floats]:
     """The examples with every start, before the same tables and the same background."""
     n = options.difficulty
-
-    def same(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        return values[row : row + 1].repeat(n, axis=0)
-
-    drawn = Drawn(np.arange(n), same(drawn.tables), same(drawn.written), same(drawn.around))  # type: ignore[arg-type]
-    return drawn, np.full(n, 1 / n)
+    return variants(drawn, row, start=np.arange(n)), np.full(n, 1 / n)

@@ -34,12 +34,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
+from typing import TypeVar
 
 import numpy as np
 
-from longlens.tasks.arrays import Bytes, Floats, Ints
+from longlens.tasks.arrays import Array, Bytes, Floats, Ints
 from longlens.tasks.farfield.options import LETTERS, MatchOptions, OrderOptions, Sizes
 
+T = TypeVar("T")  # of what was drawn
 BLANK = 0
 ARRANGEMENTS = ((0, 0, 1), (0, 1, 0), (1, 0, 0))  # of far-match: which of its two marks is where
 
@@ -58,6 +60,13 @@ def background(
     if noise < 1:
         letters[rng.random(shape, np.float32) >= noise] = BLANK
     return letters
+
+
+def variants(drawn: T, row: int, **changed: Array) -> T:
+    """Example ``row`` of what was drawn, once for each value of the ``changed`` fields."""
+    times = len(next(iter(changed.values())))
+    parts = {name: part[row : row + 1].repeat(times, axis=0) for name, part in vars(drawn).items()}
+    return type(drawn)(**parts | changed)
 
 
 @dataclass(frozen=True)
@@ -150,11 +159,7 @@ def orbit(options: OrderOptions, drawn: Drawn, row: int) -> tuple[Drawn, Floats]
         orders = np.array(list(turned if many else permutations(sorted(marks))))
         weights = np.full(len(orders), 1 / len(orders))
 
-    def same(values: Bytes) -> Bytes:
-        return values[row : row + 1].repeat(len(orders), axis=0)
-
-    before = drawn.before[row : row + 1].repeat(len(orders))
-    return Drawn(orders, before, same(drawn.outer), same(drawn.guard)), weights
+    return variants(drawn, row, marks=orders), weights
 
 
 def everything(options: OrderOptions) -> Iterator[Drawn] | None:

@@ -25,7 +25,7 @@ import numpy as np
 
 from longlens.tasks.arrays import Bytes, Floats, Ints
 from longlens.tasks.farfield.options import LETTERS, Sizes, XorOptions
-from longlens.tasks.farfield.segments import background
+from longlens.tasks.farfield.segments import background, variants
 
 ZERO = 1  # the token of a bit 0; a bit 1 is the next
 
@@ -74,6 +74,4 @@ def render(options: XorOptions, drawn: Drawn) -> Bytes:
 def orbit(options: XorOptions, drawn: Drawn, row: int) -> tuple[Drawn, Floats]:
     """The examples with all values of the bits, at the same places before the same background."""
     bits = np.array(list(product((0, 1), repeat=options.difficulty)))
-    places = drawn.places[row : row + 1].repeat(len(bits), axis=0)
-    around = drawn.around[row : row + 1].repeat(len(bits), axis=0)
-    return Drawn(bits, places, around), np.full(len(bits), 1 / len(bits))
+    return variants(drawn, row, bits=bits), np.full(len(bits), 1 / len(bits))
