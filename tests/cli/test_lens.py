@@ -108,9 +108,11 @@ def test_maps_of_runs_have_a_row_a_subject_and_a_column_a_layer(runs):
     svg = "{http://www.w3.org/2000/svg}"
     picture = ElementTree.fromstring(standalone(draw_maps(looked)))
     titles = [chart.get("aria-label") for chart in picture.findall(f"{svg}svg")]
-    assert titles == [
-        f"{mixer}, layer {layer}, mean of heads" for mixer in ("las", "softmax") for layer in (0, 1)
-    ]
+    assert titles == ["las", "las", "softmax", "softmax"]
+    words = [text.text for text in picture.findall(f".//{svg}text[@class='quiet']")]
+    assert [w for w in words if "heads" in w] == 2 * [
+        "layer 0, mean of heads; query", "layer 1, mean of heads; query"
+    ]  # fmt: skip
     rows = {chart.get("y") for chart in picture.findall(f"{svg}svg")}
     assert len(rows) == 2 and len(picture.findall(f".//{svg}image")) == 4
     (subject,) = find_subjects("lstm", length=16, dim=8)

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from longlens.files import write_output
@@ -98,7 +99,8 @@ def main(argv: Sequence[str]) -> int:
     write_output(args.folder / "lens.json", text.encode())
     if args.output is not None:
         write_output(args.output, text.encode())
-    print(lens_table("", values).text(), *LENS_NOTES, sep="\n", end="\n\n")
+    notes = [fill(note, 100) for note in LENS_NOTES]
+    print(lens_table("", values).text(), "", *notes, "", sep="\n")
     print(f"{args.folder}/lens.json" + (f", {args.output}" if args.output else ""))
     if args.pictures:
         names = write_pictures(looked, args.folder)

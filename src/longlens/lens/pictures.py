@@ -21,7 +21,7 @@ from longlens.tables import Table
 Looked = Sequence[tuple[Subject, list[View]]]
 SHOWN = 4  # channels, heads or layers beside each other
 LINES = 8  # of one chart
-PANEL = 250  # width of a chart among others
+PANEL, WIDEST = 250, 420  # width of a chart among others, as the names of subjects need it
 # Of each way of looking: what its curves are called, and what is drawn.
 AXES = {
     "kernel": ("channel", "tap / largest"),
@@ -84,7 +84,12 @@ def _layers(views: Sequence[View]) -> list[int]:
     return sorted({view.layer for view in views if view.layer is not None})
 
 
-def _view_chart(title: str, view: View) -> str:
+def _width(looked: Looked) -> int:
+    longest = max(len(subject.name) for subject, _ in looked)
+    return max(PANEL, min(WIDEST, 16 + round(8.5 * longest)))  # bold letters
+
+
+def _view_chart(title: str, view: View, where: str, width: int) -> str:
     """Curves of a few heads or channels against distance."""
     word, y_name = AXES[view.view]
     lines = []
@@ -94,8 +99,9 @@ def _view_chart(title: str, view: View) -> str:
             weights = weights / weights.abs().max().clamp_min(1e-300)
         lines.append(Line(f"{word} {head}".strip(), _points(weights), style))
     return line_chart(
-        title, lines, "distance", y_name, reference=0.0, named=bool(word), width=PANEL, height=220
-    )
+        title, lines, "distance", f"{where}{y_name}", reference=0.0, named=bool(word),
+        width=width, height=220,
+    )  # fmt: skip
 
 
 def draw_kernels(looked: Looked) -> str:
@@ -107,9 +113,10 @@ def draw_kernels(looked: Looked) -> str:
             layers = _layers(views)
             layer = number if number in layers else layers[-1]
             view = main_view(views, layer)
-            part = "" if view.part in ("kernel", "weights") else f" ({view.part})"
-            what = part if deepest == 1 else f", layer {layer}"
-            charts.append(_view_chart(f"{subject.name}{what}", view))
+            where = "" if deepest == 1 else f"layer {layer}: "
+            if view.part not in ("kernel", "weights"):
+                where += f"{view.part}, "
+            charts.append(_view_chart(subject.name, view, where, _width(looked)))
     columns = min(SHOWN, len(looked)) if deepest == 1 else len(looked)
     return panels("Kernels", [charts[i : i + columns] for i in range(0, len(charts), columns)])
 
@@ -184,7 +191,7 @@ def draw_decay(looked: Looked, length: int = 1024) -> str | None:
         ]
         charts = [
             line_chart(subject.name, lines, "distance", f"factor on the {what}", reference=0.0,
-                       width=PANEL, height=220)
+                       width=_width(looked), height=220)
         ]  # fmt: skip
         for head in heads:
             values = torch.exp(-float(rates[head]) * matrix).masked_fill(matrix < 0, float("nan"))
@@ -196,17 +203,17 @@ def draw_decay(looked: Looked, length: int = 1024) -> str | None:
     return panels("Decay", rows) if rows else None
 
 
-def _maps(subject: Subject, views: list[View]) -> Iterator[tuple[str, Tensor]]:
+def _maps(views: list[View]) -> Iterator[tuple[str, Tensor]]:
     """Some heads of a single layer; of a model some layers, each the mean over its heads."""
     maps = [(view.layer, view.map) for view in views if view.map is not None]
     if len(maps) == 1:
         heads = maps[0][1]
         for head in _evenly(len(heads), SHOWN):
-            yield f"{subject.name}, head {head}", heads[head]
+            yield f"head {head}", heads[head]
     else:
         for number in _evenly(len(maps), SHOWN):
             layer, heads = maps[number]
-            yield f"{subject.name}, layer {layer}, mean of heads", heads.mean(0)
+            yield f"layer {layer}, mean of heads", heads.mean(0)
 
 
 def draw_maps(looked: Looked, most: int = 128) -> str | None:
@@ -220,14 +227,17 @@ def draw_maps(looked: Looked, most: int = 128) -> str | None:
     for subject, views in looked:
         layer = next((view.layer for view in views if view.map is not None), None)
         charts = []
-        for title, weights in _maps(subject, views):
+        for where, weights in _maps(views):
             size = min(most, len(weights))
             seen = visible_keys(subject.layers[layer or 0][0], len(weights))
             values = (weights.abs() * seen.sum(-1, keepdim=True))[:size, :size].double()
             inside = values[seen[:size, :size]]
             low, high = (float(inside.quantile(q)) for q in (0.01, 0.99))
             shown = values.masked_fill(~seen[:size, :size], float("nan")).numpy()
-            charts.append(heat_map(title, shown, "key", "query", low=low, high=high, width=280))
+            charts.append(
+                heat_map(subject.name, shown, "key", f"{where}; query", low=low, high=high,
+                         width=_width(looked))
+            )  # fmt: skip
         if charts:
             rows.append(charts)
     return panels("Attention maps", rows) if rows else None
