@@ -58,6 +58,12 @@ def test_a_class_of_ones_own_with_its_own_attention_is_refused():
         build(MyModel, tiny_config("llama"), "las")
 
 
+def test_a_switch_that_leaves_a_part_out_is_refused():
+    model = build(transformers.GotOcr2Model, tiny_config("got_ocr2"), "eager")
+    with pytest.raises(ValueError, match=r"GotOcr2\w* cannot take attn_implementation='las'"):
+        model.set_attn_implementation("las")
+
+
 def test_models_without_attention_are_left_alone():
     build(transformers.ResNetModel, tiny_config("resnet"), "las")
 

@@ -165,6 +165,9 @@ def _switched(
     wanted = attn_implementation.get("") if named else attn_implementation
     if wanted in (NAME, ENCODER) and model.config._attn_implementation != wanted:
         raise ValueError(unable(type(model)))
+    for part in model.modules() if attn_implementation == NAME else ():
+        if isinstance(part, PreTrainedModel) and not part._can_set_attn_implementation():
+            raise ValueError(unable(type(part)))
     attach(model)
 
 
