@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import is_fake
 from torch.nn import functional as F
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+
+from longlens.ops.las.checks import may_read
 
 EXPLICIT = (
     "attn_implementation='las' takes an attention_mask of shape (batch, length) with 1 for real "
@@ -92,7 +93,7 @@ class LaSMask:
             return
         self.packing_known = True
         whole = self.causal and self.queries > 1 and isinstance(self.first, int) and self.first == 0
-        if whole and position_ids is not None and position_ids.ndim == 2 and readable(position_ids):
+        if whole and position_ids is not None and position_ids.ndim == 2 and may_read(position_ids):
             joined = position_ids.diff(dim=-1) == 1
             if not joined.all() and (position_ids[:, 1:][~joined] == 0).all():
                 self.bounds, self.longest = find_bounds(joined.expand(self.batch, -1))
@@ -107,7 +108,7 @@ class LaSMask:
             )
         first = self.first
         if isinstance(first, Tensor):
-            if not (first.is_cpu and readable(first)):
+            if not (first.is_cpu and may_read(first)):
                 return keys, self.real, first
             first = int(first)  # costs nothing on a CPU, and saves unused keys
         used = first + queries if self.causal else keys
@@ -147,14 +148,14 @@ def las_mask(
             return LaSMask(**shape, refusal=CUSTOM)
         # What is left are causal masks inside packed sequences.
         joined = _joined(mask_function, batch_size, q_length, device)
-        if not readable(joined):  # a compiled forward without attention_mask always looks packed
+        if not may_read(joined):  # a compiled forward without attention_mask always looks packed
             return LaSMask(**shape, joined=joined, packing_known=True)
         bounds, longest = find_bounds(joined)
         return LaSMask(**shape, bounds=bounds, longest=longest, packing_known=True)
     first: int | Tensor = q_offset
     if isinstance(q_offset, Tensor):
         # transformers forbids shortcuts where it may compile the decoding step: shapes must stay
-        if readable(q_offset) and allow_is_causal_skip:
+        if may_read(q_offset) and allow_is_causal_skip:
             first = int(q_offset)
         else:  # a copy: the offset is the cache's own counter, which each layer moves on in place
             first = q_offset.to(torch.int64).reshape(1).clone()
@@ -163,11 +164,6 @@ def las_mask(
     if attention_mask is not None and not _no_padding(attention_mask, used):
         real = _fit(attention_mask, kv_length).bool()
     return LaSMask(**shape, first=first, real=real, packing_known=attention_mask is not None)
-
-
-def readable(x: Tensor) -> bool:
-    """Whether Python may look at the numbers."""
-    return not (torch.compiler.is_compiling() or is_fake(x))
 
 
 def find_bounds(joined: Tensor) -> tuple[Tensor, int]:
@@ -195,7 +191,7 @@ def _joined(function: Callable[..., Any], batch: int, length: int, device: Any) 
 
 def _no_padding(attention_mask: Tensor, used: int | Tensor) -> bool:
     """Whether it is known that no position up to the last query is padding."""
-    if not readable(attention_mask) or (isinstance(used, Tensor) and not readable(used)):
+    if not may_read(attention_mask) or (isinstance(used, Tensor) and not may_read(used)):
         return False
     return bool(_fit(attention_mask, int(used)).all())
 
