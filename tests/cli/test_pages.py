@@ -1,0 +1,43 @@
+"""The commands of README and quickstart run as they are written."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", "docs/quickstart.md"]
+
+
+def commands(page):
+    """The lines of a page's shell blocks that call longlens, in their order."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("longlens ")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_a_page_run_one_after_the_other(page, tmp_path):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    environment = os.environ | {"LONGLENS_DATA": str(tmp_path / "data")}
+    assert commands(page)
+    for _, *words in commands(page):
+        command = [sys.executable, "-m", "longlens.cli.main", *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, (words, done.stderr)
+    assert list(tmp_path.glob("runs/*/record.json"))
+
+
+def test_targets_of_the_readme_exist():
+    named = re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert named
+    assert set(named) <= set(targets)
