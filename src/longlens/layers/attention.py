@@ -27,6 +27,18 @@ if TYPE_CHECKING:
 CACHE_OPTIONS = ("window", "smoothing", "edge", "chunk")  # what a cache shares with its layer
 
 
+def _head_width(dim: int, num_heads: int, num_kv_heads: int, head_dim: int | None) -> int:
+    """The width of a head, once the numbers of heads are checked."""
+    if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(
+            f"num_heads must be a positive multiple of num_kv_heads, got {num_heads} and "
+            f"{num_kv_heads}"
+        )
+    if head_dim is None and dim % num_heads:
+        raise ValueError(f"dim must be a multiple of num_heads={num_heads}, got {dim}")
+    return dim // num_heads if head_dim is None else head_dim
+
+
 class SoftmaxAttention(SplitSequence, nn.Module):
     """Multi-head softmax attention, (B, L, dim) -> (B, L, dim).
 
@@ -77,15 +89,8 @@ class SoftmaxAttention(SplitSequence, nn.Module):
         """
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_heads < 1 or num_kv_heads < 1 or num_heads % num_kv_heads:
-            raise ValueError(
-                f"num_heads must be a positive multiple of num_kv_heads, got {num_heads} and "
-                f"{num_kv_heads}"
-            )
-        if head_dim is None and dim % num_heads:
-            raise ValueError(f"dim must be a multiple of num_heads={num_heads}, got {dim}")
         self.dim, self.num_heads, self.num_kv_heads = dim, num_heads, num_kv_heads
-        self.head_dim = dim // num_heads if head_dim is None else head_dim
+        self.head_dim = _head_width(dim, num_heads, num_kv_heads, head_dim)
         if rotary and self.head_dim % 2:
             raise ValueError(f"head_dim must be even for rotary positions, got {self.head_dim}")
         self.causal, self.chunk, self.impl = causal, chunk, impl
