@@ -52,6 +52,21 @@ def test_an_adapter_carries_learned_rates(tmp_path, checkpointing):
     assert (merged(input_ids=ids).logits - logits).abs().max() > 1e-4  # the rates mattered
 
 
+@torch.no_grad()
+def test_rates_that_learning_took_too_far_act_the_same_when_loaded(tmp_path):
+    model = make("llama", dtype=torch.float32, **LEARNED)
+    for state in layers_of(model):
+        state.alpha.copy_(torch.tensor([-0.01, 0.0, 0.03, 0.2]))  # they are clamped to [0, 0.05]
+    batch = inputs("llama")
+    logits = model(**batch).logits
+    other = make("llama", dtype=torch.float32, **LEARNED)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(**batch).logits, logits)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(type(model).from_pretrained(tmp_path)(**batch).logits, logits)
+    assert layers_of(model)[0].alpha[3] == pytest.approx(0.2)  # saving changes nothing
+
+
 def test_rates_norms_and_biases_have_no_weight_decay():
     model = make("bert", **LEARNED)
     decayed, free = longlens.hf.parameter_groups(model, 0.1)
