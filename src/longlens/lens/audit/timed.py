@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from longlens.lens.audit.diagnostics import diagnose
@@ -22,7 +24,7 @@ from longlens.lens.audit.probed import to_json
 from longlens.lens.audit.run import Model, Report, add_models, empty_report, load_task, say
 from longlens.lens.audit.verdict import SEEDS
 from longlens.lens.probe import Outcome, Prober
-from longlens.lens.probe.prober import SOLVE, Where
+from longlens.lens.probe.prober import SOLVE, Where, features_for
 from longlens.runs import sweep
 from longlens.runs.record import Record, now
 from longlens.tasks import Task
@@ -31,8 +33,8 @@ from longlens.training.faults import Stopped
 from longlens.training.progress import duration
 
 SIZES = (20_000, 10_000, 6000, 3000, 2000, 1000, 500, 250)  # examples that probes are fitted to
-TESTED = 3000
-PROBING = 0.6  # share of the time for probes, if that is what three seeds of all need
+TESTED, FEW = 3000, 500  # test examples: at most, and at least where fewer are fitted
+PROBING, ALONE = 0.6, 0.85  # share of the time for probes, with trained models after them or not
 LEAST = 10.0  # seconds of a trained model; with less time left none is begun
 MODELS = 6  # trained models that the time left is shared by, if each then has LEAST
 
@@ -127,22 +129,36 @@ def order(accuracies: dict[int, float], fields: list[int]) -> int | None:
     return fields[sum(gaps[widest]) // 2]
 
 
-def _size(task: Task, count: int, clock: Clock, length: int | None) -> tuple[int, int, float]:
-    """Examples to fit and to test, and the seconds that a probe of them will take, measured."""
+class Size(NamedTuple):
+    """Examples that a probe is fitted to and tested on, its features, and the seconds it takes."""
+
+    train: int
+    test: int
+    features: int
+    seconds: float
+
+
+def _size(task: Task, count: int, share: float, clock: Clock, length: int | None) -> Size:
+    """How large probes may be, so that ``count`` of them take this share of the time left."""
     train, test = len(task["train"]) + len(task["validation"]), min(TESTED, len(task["test"]))
-    pilot = Prober(task, 200, 100, length)
+    cut = length or task.spec.max_length
+    positions = sum(int(np.minimum(part.lengths, cut).sum()) for part in task.splits.values())
+    features = features_for(train, positions)
+    pilot = Prober(task, 100, 50, length, features)
     pilot.probe("window", min(33, pilot.longest), 0)  # the first call of everything is slow
-    each = pilot.probe("window", min(33, pilot.longest), 0).seconds / (len(pilot.known) + 100)
+    each = pilot.probe("window", min(33, pilot.longest), 0).seconds / (len(pilot.known) + 50)
     began = time.perf_counter()
     torch.linalg.eigh(torch.eye(1000) + 1e-3)
     cube = 2 * (time.perf_counter() - began)
-    for size in (train, *SIZES):
-        if size <= min(train, SIZES[0]):
-            one = each * (size + test) + cube * (min(size, SOLVE) / 1000) ** 3
-            if one * count * SEEDS <= PROBING * clock.left:
-                break
-    size = min(size, train)
-    return size, test, each * (size + test) + cube * (min(size, SOLVE) / 1000) ** 3
+
+    def expected(size: int) -> float:
+        tested = min(test, max(FEW, size))
+        return each * (size + tested) + cube * (min(size, SOLVE) / 1000) ** 3
+
+    sizes = [size for size in (train, *SIZES) if size <= min(train, SIZES[0])]
+    fitting = [size for size in sizes if count * expected(size) <= share * clock.left]
+    size = fitting[0] if fitting else sizes[-1]
+    return Size(size, min(test, max(FEW, size)), features, expected(size))
 
 
 def _probe(
@@ -154,18 +170,22 @@ def _probe(
     save: Callable[[Report], None],
 ) -> None:
     """All probes, seed by seed, while there is time."""
-    size, test, expected = _size(task, len(fields) + 2, clock, options.training.get("length"))
-    prober = Prober(task, size, test, options.training.get("length"))
+    seeds = options.seeds or SEEDS
+    count = seeds * (len(fields) + 2)
+    share = PROBING if options.mixers else ALONE
+    length = options.training.get("length")
+    size = _size(task, count, share, clock, length)
+    expected = size.seconds
+    prober = Prober(task, size.train, size.test, length, size.features)
     report["probed"] = {"train": len(prober.known), "test": len(prober.test),
                         "as": "series" if prober.series else "symbols"}  # fmt: skip
     say(options, f"probes of {len(prober.known):,} examples, tested on {len(prober.test):,}, as "
                  f"{report['probed']['as']}")  # fmt: skip
-    seeds = options.seeds or SEEDS
-    left = seeds * (len(fields) + 2)
+    left = count
     for seed in range(seeds):
         for where, reach in _next(report, fields, seed):
             if clock.left < expected:
-                report["open"] = [f"{left} of {seeds * (len(fields) + 2)} probes"]
+                report["open"] = [f"{left} of {count} probes"]
                 return
             outcome = prober.probe(where, reach, seed)
             left -= 1

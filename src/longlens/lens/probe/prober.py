@@ -27,7 +27,7 @@ from longlens.tasks.order import permutation
 Array = npt.NDArray[Any]
 Where = Literal["window", "anywhere", "in place"]
 SOLVE = 3000  # the eigenvalue problem's size: more examples than this have so many features
-MANY = 12_000  # features where there are few examples
+MANY, POSITIONS = 12_000, 2_000_000  # features where examples, and their positions, are few
 SEGMENTS = 8
 SYMBOLS = 32  # larger vocabularies may be numbers: both readings are tried
 
@@ -62,6 +62,7 @@ class Prober:
         examples: of both together, at most, at random.
         test: examples of the test split, at most.
         length: cut examples to this many positions.
+        features: how many, about; None: as many as examples of this number and length are worth.
 
     >>> import tempfile
     >>> from longlens.tasks import load
@@ -72,7 +73,14 @@ class Prober:
     (3, 32)
     """
 
-    def __init__(self, task: Task, examples: int, test: int, length: int | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        examples: int,
+        test: int,
+        length: int | None = None,
+        features: int | None = None,
+    ) -> None:
         spec = task.spec
         if spec.pair or spec.kind != "classification":
             raise ValueError(f"probes need single sequences with classes; {task.name} has others")
@@ -89,6 +97,8 @@ class Prober:
         self.labels = torch.from_numpy(np.concatenate(labels)[order])
         self.test, self.test_labels = _take(task["test"], test, length)
         self.longest = max(map(len, (*self.known, *self.test)))
+        positions = sum(map(len, (*self.known, *self.test)))
+        self.count = features or features_for(len(self.known), positions)
         self.series = spec.inputs == "floats" or spec.image is not None
         if not self.series and (spec.vocab_size or 0) > SYMBOLS and spec.encoding is None:
             self.series = self._are_numbers()
@@ -115,8 +125,7 @@ class Prober:
         """
         began = time.perf_counter()
         known, test = self._ready(self.known, reach), self._ready(self.test, reach)
-        count = MANY if len(known) <= SOLVE else SOLVE
-        features = self._features(where, reach, seed, count, known)
+        features = self._features(where, reach, seed, self.count, known)
         x, unseen = features(known), features(test)
         fit = fit_ridge(x, self.labels, self.classes)
         if isinstance(features, TokenFeatures) and where == "window":
@@ -148,6 +157,15 @@ class Prober:
                                   padded=where == "anywhere")  # fmt: skip
         longest = (wide if reach is not None else self.longest) if placed else None
         return TokenFeatures(self.spec.vocab_size or 0, wide, count, seed, longest)
+
+
+def features_for(examples: int, positions: int) -> int:
+    """How many features: many for few and short examples, else few enough to be quick.
+
+    >>> features_for(500, 100_000), features_for(500, 10**7), features_for(5000, 100_000)
+    (12000, 3000, 3000)
+    """
+    return MANY if examples <= SOLVE and positions <= POSITIONS else SOLVE
 
 
 def nested(outcomes: Iterable[Outcome]) -> list[Outcome]:

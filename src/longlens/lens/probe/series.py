@@ -98,7 +98,7 @@ class SeriesFeatures:
         padded: bool = False,
     ) -> None:
         rng = generator(seed, reach, segments)
-        self.segments, self.padded, self.moments = segments, padded, segments == 1
+        self.segments, self.padded, self.moments = segments, padded, segments == 1 and not padded
         self.length = max(len(example) for example in examples)
         self.taps = min(TAPS, reach)
         base = kernels(self.taps, rng, fixed=padded)
