@@ -52,6 +52,12 @@ def test_models_of_other_libraries_keep_their_weights(name, library, capsys):
     assert "off by" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
+def test_a_loop_under_accelerate_learns():
+    pytest.importorskip("accelerate")
+    assert main_of("accelerate_loop")([]) > 0.85
+
+
 def test_a_switched_model_is_tuned_back():
     pytest.importorskip("transformers")
     losses = main_of("finetune_huggingface")([])
