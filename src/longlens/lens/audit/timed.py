@@ -239,15 +239,17 @@ def _train(
     longest = max(LEAST, clock.left / max(1, min(MODELS, len(wanted))))
     ready = {**QUICK_TRAINING, "batch_size": max(1, min(32, len(task["train"]) // 2)),
              **options.training}  # fmt: skip
+    beside = 0.25 * longest  # what loading, evaluation and the rest take: measured from then on
     for number, (mixer, reach, seed) in enumerate(wanted):
-        # evaluation and the loading of data take their time, too
-        if clock.left < 1.2 * LEAST:
+        if clock.left < LEAST + beside:
             report["open"] = [*before, f"{len(wanted) - number} of {len(wanted)} trained models"]
             return
-        length = f"{max(1, int(0.75 * min(longest, clock.left)))}s"
+        trained, began = max(1, int(min(longest, clock.left - beside))), time.monotonic()
+        length = f"{trained}s"
         timed = replace(options, budget=length, steps=None, epochs=None, training=ready)
         model = Model(mixer, reach, seed, timed.train_options(task.spec, mixer, reach, seed))
         record = sweep([model.run])[0]
+        beside = max(beside, 1.5 * (time.monotonic() - began - trained))
         done.append((model, record))
         add_models(report, done)
         still = len(wanted) - number - 1
