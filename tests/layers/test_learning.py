@@ -25,6 +25,7 @@ EARLY = 6  # positions that are not scored: they have seen next to nothing
 ROOM = {"s5": {"state": 32}, "reformer": {"num_buckets": 2}, "local": {"window": 12}}
 ORDERLESS = (
     *("softmax", "softmax-chunk", "las", "las-chunk", "l", "l-chunk", "s", "s-chunk"),
+    *("las-gauss", "las-gated", "wall", "family"),
     *(
         "alibi",
         "alibi-chunk",

@@ -12,6 +12,7 @@ from tests.layers.originals.plain import (
     join,
     project,
     seen_by,
+    sigmoid,
     softmax,
     split,
     swap,
@@ -148,3 +149,37 @@ def luna(w, x, layer):
     keys = split(dense(w, "packed_key", packed), layer.num_heads)
     values = split(dense(w, "packed_value", packed), layer.num_heads)
     return dense(w, "output", join(softmax(q * scale @ swap(keys)) @ values))
+
+
+def forgetting(w, x, layer):
+    """The logarithms of all forget gates after key j, up to query i, are added to the score."""
+    q, k, v = (split(t, layer.num_heads) for t in np.split(dense(w, "qkv", x), 3, axis=-1))
+    gates = np.log(sigmoid(dense(w, "to_gates", x))).T  # (H, L)
+    bias = np.array(
+        [[[g[j + 1 : i + 1].sum() for j in range(len(x))] for i in range(len(x))] for g in gates]
+    )
+    return dense(w, "out", join(attend(q, k, v, seen=seen_by(len(x), True), bias=bias)))
+
+
+def wall(w, x, layer):
+    """Each channel's product decays by all gates of that channel after key j, up to query i."""
+    q, k, v = (split(t, layer.num_heads) for t in np.split(dense(w, "qkv", x), 3, axis=-1))
+    gates = split(-layer.rate_max * sigmoid(dense(w, "to_gates", x)), layer.num_heads)  # (H, L, d)
+    scores = np.full((layer.num_heads, len(x), len(x)), -np.inf)
+    for i in range(len(x)):
+        for j in range(i + 1):
+            decay = np.exp(gates[:, j + 1 : i + 1].sum(1))  # (H, d)
+            scores[:, i, j] = (q[:, i] * k[:, j] * decay).sum(-1) / math.sqrt(q.shape[-1])
+    return dense(w, "out", join(softmax(scores) @ v))
+
+
+def key_convolution(w, x, layer):
+    """Each row of attention is filtered along the keys, after the softmax; the future stays 0."""
+    q, k, v = (split(t, layer.num_heads) for t in np.split(dense(w, "qkv", x), 3, axis=-1))
+    scores = q @ swap(k) / math.sqrt(q.shape[-1])
+    weights = softmax(np.where(seen_by(len(x), True), scores, -np.inf))
+    filtered = np.zeros_like(weights)
+    for tap in range(min(layer.window, len(x))):
+        share = w["taps"][:, tap, None, None]
+        filtered[:, :, : len(x) - tap] += share * weights[:, :, tap:]
+    return dense(w, "out", join(filtered @ v))

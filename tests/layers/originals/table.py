@@ -224,6 +224,29 @@ COMPARISONS = (
         ),
         within=FLOAT32,
     ),
+    Comparison(
+        ("fox",),
+        "the paper's formula; zhixuan-lin/forgetting-transformer",
+        attention.forgetting,
+        "gates start at the rates of LaS, whatever the token; no norm of queries and keys, no "
+        "shift of keys and values, no norm of the output (their stronger block has these)",
+        ({},),
+    ),
+    Comparison(
+        ("wall",),
+        "the formula of fla's `parallel_wall_attn`",
+        attention.wall,
+        "gates are bounded by `rate_max` and start at the rates of LaS",
+        ({},),
+    ),
+    Comparison(
+        ("mta-key",),
+        "the paper's formula, the convolution along keys after the softmax alone",
+        attention.key_convolution,
+        "no convolution along queries or heads, no norm of heads; the taps reach back from a key, "
+        "theirs to both sides of it",
+        ({},),
+    ),
     Comparison(("lstm",), "torch `nn.LSTM`", convolutions.lstm, "nothing"),
     Comparison(("gru",), "torch `nn.GRU`", convolutions.gru, "nothing"),
 )
@@ -233,6 +256,7 @@ NO_CODE = {
     **dict.fromkeys(
         ("softmax-chunk", "alibi-chunk", "s-alibi-chunk"), "the LaS paper's, unpublished"
     ),
+    **dict.fromkeys(("las-taps", "las-gauss", "las-gated", "family"), "LaS with parts of others"),
     "local": "softmax attention in a band",
     "conv": "an ordinary depth-wise convolution",
     "gmlp-toeplitz": "a variant used in arXiv 2501.14850",
