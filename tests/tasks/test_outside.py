@@ -29,9 +29,9 @@ FULL = np.full(20, 4)
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ({"tokens": np.full((20, 4), 1e300)}, "tokens holds 1e.300, but is stored as float32"),
+        ({"tokens": np.full((20, 4), 1e300)}, "tokens hold 1e.300, but are stored as float32"),
         ({"tokens": np.full((20, 4), -1e39)}, "scale it first"),
-        ({"targets": np.full(20, 1e300)}, "targets holds 1e.300"),
+        ({"targets": np.full(20, 1e300)}, "targets hold 1e.300"),
         ({"targets": np.full(20, 2**63, np.uint64)}, "classes must be from 0 to 2147483647"),
         ({"targets": np.full(20, 2**40)}, "classes must be from 0 to 2147483647"),
         ({"tokens": np.full((20, 4), 2**63, np.uint64)}, "tokens must be in 0 … 2147483647"),

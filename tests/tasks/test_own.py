@@ -222,7 +222,8 @@ def test_wrong_arrays_get_one_clear_line(tmp_path):
     np.save(tmp_path / "alone.npy", X)
     np.save(tmp_path / "few.npy", Y[:3])
     for name, message in (("short.npz", "30 examples but labels of shape (20,)"),
-                          ("names.npz", "it has features, goal"), ("nan.npz", "NaN"),
+                          ("names.npz", "it has features, goal"),
+                          ("nan.npz", "nan.npz: its inputs hold NaN"),
                           ("part.npz", "not all of x_test"), ("alone.npy", "give targets"),
                           ("missing.csv", "no such file")):  # fmt: skip
         with pytest.raises(DataError, match=message.replace("(", r"\(").replace(")", r"\)")):

@@ -16,6 +16,7 @@ from longlens.tasks.formats import ENDINGS, Given, read_file
 from longlens.tasks.manifest import Manifest
 from longlens.tasks.registry import TASKS
 from longlens.tasks.user import import_arrays
+from longlens.tasks.user_arrays import check_floats
 
 Array = npt.NDArray[Any]
 # where packages that carry sets of the UCR archive keep them
@@ -107,6 +108,8 @@ def import_file(
     if len(given.examples) < 5:
         raise DataError(f"{source}: {len(given.examples)} examples are too few for three splits")
     values, lengths, encoding = _inputs(given, inputs, source)
+    if np.issubdtype(values.dtype, np.floating):
+        check_floats(values, f"{source}: its inputs")
     goals, names = _labels(given, kind, source)
     return import_arrays(
         name or name_of(source), values, goals, lengths=lengths, class_names=names,

@@ -34,11 +34,11 @@ def check_floats(values: Array, argument: str) -> None:
     for start in range(0, len(values), rows):
         part = np.asarray(values[start : start + rows])
         if not np.isfinite(part).all():
-            raise DataError(f"{argument} holds NaN or infinite values")
+            raise DataError(f"{argument} hold NaN or infinite values")
         largest = np.abs(part.astype(np.longdouble)).max(initial=0)
         if largest > np.finfo(np.float32).max:
             raise DataError(
-                f"{argument} holds {largest:.3g}, but is stored as float32, which ends at 3.4e38; "
+                f"{argument} hold {largest:.3g}, but are stored as float32, which ends at 3.4e38; "
                 "scale it first"
             )
 
