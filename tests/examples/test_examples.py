@@ -58,6 +58,7 @@ def test_a_loop_under_accelerate_learns():
     assert main_of("accelerate_loop")([]) > 0.85
 
 
+@pytest.mark.slow
 def test_a_switched_model_is_tuned_back():
     pytest.importorskip("transformers")
     losses = main_of("finetune_huggingface")([])

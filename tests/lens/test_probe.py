@@ -131,7 +131,7 @@ def planted(reach, root, kind, count=700, length=200):
 
 
 @pytest.mark.parametrize("kind", ["tokens", "series"])
-@pytest.mark.parametrize("reach", [9, 33])
+@pytest.mark.parametrize("reach", [9, pytest.param(33, marks=pytest.mark.slow)])
 def test_probes_find_the_reach_of_a_planted_task(tmp_path, kind, reach):
     prober = Prober(planted(reach, tmp_path, kind), 630, 70)
     outcomes = {r: prober.probe("window", r, 0) for r in (3, 5, 9, 17, 33, 61)}
