@@ -52,8 +52,8 @@ def needs_formula(*tensors: Tensor | None) -> bool:
 def exporting() -> bool:
     """Whether `torch.export` traces the call.
 
-    The flag itself: inside `torch.compile` of torch 2.11 and 2.12 `torch.compiler.is_exporting()`
-    is always true, and compiled models would get the plain formula instead of kernels.
+    The flag itself: inside `torch.compile` of torch 2.11 `torch.compiler.is_exporting()` is always
+    true, and compiled models would get the plain formula instead of kernels.
     """
     return torch.compiler._is_exporting_flag
 
