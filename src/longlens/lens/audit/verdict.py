@@ -53,19 +53,12 @@ def summarise(
         length: of a typical example.
         floor: what is reached without a network (see ``floor.py``); None: not measured.
     """
-    models = _models(points)
-    if not models:
+    if all(point.get("test") is None for point in points):
         nothing = _nothing("no run has finished", 0, floor)
         return {"curve": [], "best": None, "ranges": {}, "verdict": nothing}
-    curve = [_row(name, field, rows, chance) for (name, field), rows in models.items()]
-    best = max(curve, key=lambda row: row["validation"])
-    rights = {key: [row["right"] for row in rows if "right" in row] for key, rows in models.items()}
-    summary: dict[str, Any] = {"curve": curve, "best": best, "length": length, "chance": chance}
-    every, curve = curve, _complete(curve, best)
-    draws = _draws(
-        curve, test_size, [rights[row["model"], row["receptive_field"]] for row in curve]
-    )
-    place = curve.index(best)
+    every, curve, draws, place = plausible(points, chance, test_size)
+    best = curve[place]
+    summary: dict[str, Any] = {"curve": every, "best": best, "length": length, "chance": chance}
     bounded = [i for i, row in enumerate(curve) if row["receptive_field"] is not None]
     ranges: dict[str, Any] = {"of_accuracy": {}, "of_gain": {}}
     for level in LEVELS:
@@ -80,6 +73,19 @@ def summarise(
     summary["ranges"] = ranges
     verdict = _verdict({**summary, "curve": curve}, draws, bounded, place, floor)
     return {**summary, "curve": every, "verdict": verdict}
+
+
+def plausible(
+    points: Sequence[dict[str, Any]], chance: float, test_size: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Floats, int]:
+    """Every model, those that are judged, their plausible accuracies (DRAWS, models), the best."""
+    models = _models(points)
+    every = [_row(name, field, rows, chance) for (name, field), rows in models.items()]
+    best = max(every, key=lambda row: row["validation"])
+    rights = {key: [row["right"] for row in rows if "right" in row] for key, rows in models.items()}
+    curve = _complete(every, best)
+    judged = [rights[row["model"], row["receptive_field"]] for row in curve]
+    return every, curve, _draws(curve, test_size, judged), curve.index(best)
 
 
 def _complete(curve: list[dict[str, Any]], best: dict[str, Any]) -> list[dict[str, Any]]:
