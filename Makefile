@@ -60,7 +60,7 @@ bench: $(BIN)/.installed ## LaS against plain attention on this machine
 	$(BIN)/longlens bench ops
 
 report: $(BIN)/.installed ## report.html from results/, the pictures and the tables of the README
-	$(BIN)/longlens report results -o report.html --pictures docs/pictures --update README.md docs/audit.md docs/farfield.md docs/results.md docs/speed.md docs/tasks.md docs/training.md docs/zoo.md
+	$(BIN)/longlens report results -o report.html --pictures docs/pictures --update README.md docs/atlas.md docs/audit.md docs/farfield.md docs/results.md docs/speed.md docs/tasks.md docs/training.md docs/zoo.md
 
 docs: $(BIN)/.installed ## the documentation as a site in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -25,6 +25,7 @@ COMMANDS = {
     "show": "a run's facts and curves",
     "report": "a page of results beside the published ones, or its tables",
     "audit": "does a task need long range? bounded beside global models, with a verdict",
+    "atlas": "many tasks audited, on one page: how long they are, how far they reach",
     "curve": "accuracy against context window, training examples, or any option of a run",
     "bench": "time LaS attention against plain attention, FlexAttention and eager Eq. 4",
     "data": "list, prepare, import and look at tasks",

@@ -10,6 +10,7 @@ from pathlib import Path
 from longlens.charts import standalone
 from longlens.cli.terminal import complain
 from longlens.files import write_output
+from longlens.report.atlas import draw_atlas
 from longlens.report.audit_chart import draw_audit
 from longlens.report.bench import bench_pictures
 from longlens.report.figures import overview
@@ -120,6 +121,8 @@ def pictures(results: Results) -> Iterator[tuple[str, str]]:
     for measurement in results.measurements:
         if measurement.kind == "audit" and measurement.values.get("curve"):
             yield f"{measurement.name}.svg", draw_audit(measurement.values)
+        if measurement.kind == "atlas" and measurement.values["tasks"]:
+            yield f"{measurement.name}.svg", draw_atlas(measurement.values)
 
 
 def _update(path: Path) -> None:

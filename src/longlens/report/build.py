@@ -11,6 +11,7 @@ import jinja2
 
 from longlens._version import __version__
 from longlens.charts import palette_css
+from longlens.report.atlas import show_atlas
 from longlens.report.audits import audit_failures, show_audit, summary
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
 from longlens.report.cells import Metric, filled, means, table
@@ -65,7 +66,11 @@ def _render(results: Results, title: str, points: int) -> str:
         audit_summary=summary(audits),
         lenses=[
             show(m)
-            for kind, show in (("lens", show_lens), ("comparison", show_comparison))
+            for kind, show in (
+                ("atlas", show_atlas),
+                ("lens", show_lens),
+                ("comparison", show_comparison),
+            )
             for m in results.measurements
             if m.kind == kind
         ],

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from longlens.report.atlas import atlas_table
 from longlens.report.audits import curve_table, summary
 from longlens.report.bench import bench_table
 from longlens.report.cells import TableCell, filled, means, table
@@ -96,6 +97,14 @@ def cell_text(cell: TableCell) -> str:
     return " ".join(words) or MISSING
 
 
+def _some(table: Table, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> Table:
+    """Rows and columns of a table by their names, in their order; all where none are named."""
+    places = [list(table.head).index(name) for name in columns] or range(len(table.head))
+    lines = {line[0]: line for line in table.rows}
+    kept = [[lines[row][place] for place in places] for row in rows or lines]
+    return Table([table.head[place] for place in places], kept, table.caption)
+
+
 def extra_text(experiment: ResultTable, row: str, column: str) -> str:
     """A number that was published beside the table's own columns."""
     value = experiment.published.get(row, {}).get(column)
@@ -157,6 +166,8 @@ def block(description: str, root: Path) -> str:
     part = parts[0]
     if isinstance(part, Measurement) and part.kind == "comparison" and not chosen:
         return Table.of(part.values.get("rows") or ()).markdown()
+    if isinstance(part, Measurement) and part.kind == "atlas":
+        return _some(atlas_table(part.values), **chosen).markdown()
     if isinstance(part, ResultTable) and len(parts) == 1:
         return text_table(part, **chosen).markdown()
     if isinstance(part, Bench) and len(parts) == 1 and not chosen:

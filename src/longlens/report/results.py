@@ -15,7 +15,7 @@ from longlens.runs.results import EXPERIMENT, ResultTable, collect, curve_lines,
 # What a reader looks for first comes first; results without runs of ours come last.
 ORDER = ("lasplus", "table2", "readings", "locality", "techniques", "table4", "table7", "table3",
          "table8", "figure2", "figure3", "figure5", "figure6")  # fmt: skip
-KINDS = ("table", "curve", "audit", "lens", "comparison")
+KINDS = ("table", "curve", "audit", "atlas", "lens", "comparison")
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def read_file(path: Path) -> Part:
     kind = values.get("kind", "table")
     if kind not in KINDS:
         raise ValueError(f"{path}: kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    if kind in ("audit", "lens", "comparison"):
+    if kind not in ("table", "curve"):
         return Measurement(path.stem, kind, values)
     return table_of(path, values)
 

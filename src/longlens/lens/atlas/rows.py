@@ -1,4 +1,4 @@
-"""What the atlas keeps of an audit: how far a task reaches, what windows miss, and how sure that is.
+"""What the atlas keeps of an audit: how far a task reaches, what windows miss, how sure that is.
 
 All of it follows from an audit's record: test accuracies of probes by reach, and who was right
 about which example, for the bootstrap.
