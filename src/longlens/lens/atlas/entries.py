@@ -62,6 +62,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("far-injection", FAR, "far-injection", dict(distance=64, **_SMALL)),
     *(Entry(name, SERIES, f"ucr:{name}") for name in UCR),
 )
+"""Every task of the atlas, in its order."""
 
 
 def find_entries(words: Sequence[str]) -> list[Entry]:
