@@ -1,4 +1,4 @@
-"""One type for tables: rows of words, written as text, Markdown, CSV or LaTeX, and for pages."""
+"""One type for tables: rows of words, written as text, Markdown or CSV, and for pages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MISSING = "—"
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "×": r"$\times$", "α": r"$\alpha$", "−": "$-$", "—": "---", "–": "--",
-}  # fmt: skip
 Row = Mapping[str, object]
 
 
@@ -87,14 +82,18 @@ class Table:
         head = columns_of(rows)
         return cls(head, [[write(row.get(name)) for name in head] for row in rows], caption)
 
+    @property
+    def right(self) -> list[bool]:
+        """Which columns hold numbers, and are flush right; the first names rows."""
+        return [
+            number > 0 and all(re.match(r"[(−+-]?[\d.]|[—–-]?$", word) for word in column)
+            for number, column in enumerate(zip(*self.rows, strict=True))
+        ] or [False] * len(self.head)
+
     def text(self, gap: str = "  ") -> str:
         """Aligned columns; after the first, which names rows, numbers are to the right."""
-        columns = list(zip(self.head, *self.rows, strict=True))
-        right = [
-            number > 0 and all(re.match(r"[(−+-]?[\d.]|[—–-]?$", word) for word in column[1:])
-            for number, column in enumerate(columns)
-        ]
-        widths = [max(map(len, column)) for column in columns]
+        widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+        right = self.right
         lines = [
             gap.join(
                 word.rjust(width) if flush else word.ljust(width)
@@ -115,19 +114,3 @@ class Table:
         lines = [self.head, ["---"] * len(self.head), *self.rows]
         escaped = ([word.replace("|", "\\|") for word in line] for line in lines)
         return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
-
-    def latex(self, label: str) -> str:
-        """A LaTeX table; it needs the package booktabs."""
-
-        def plain(word: str) -> str:
-            return "".join(_LATEX.get(letter, letter) for letter in word)
-
-        head, *lines = (" & ".join(map(plain, line)) + r" \\" for line in (self.head, *self.rows))
-        return "\n".join(
-            [
-                r"\begin{table}", r"\centering", rf"\caption{{{plain(self.caption)}}}",
-                rf"\label{{tab:{re.sub('[^A-Za-z0-9:-]', '-', label)}}}",
-                rf"\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}", r"\toprule",
-                head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", r"\end{table}",
-            ]
-        )  # fmt: skip

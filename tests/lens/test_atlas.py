@@ -104,8 +104,8 @@ def test_the_page_draws_what_is_known_and_no_reach_where_nothing_was_learned():
     assert reach == ["33", "> 241", "not learned", "not learned"]
     assert "Of 4 tasks the probes learn 2." in atlas_words(atlas)[0]
     page = atlas_page(atlas)
-    assert page.count('<a href="#t-') == 8  # a point and a line of the table each
-    assert page.count("<details id=") == 4
+    assert page.count('<a href="#t-') == 12  # a line of the table, a point wide and narrow, each
+    assert page.count('<details id="t-') == 4
     assert "more &lt;far&gt;" in page
     assert "<far>" not in page
     assert "not prepared" in page

@@ -1,4 +1,4 @@
-"""Tables as Markdown, CSV and LaTeX, and the blocks of Markdown files."""
+"""Tables as Markdown and CSV, and the blocks of Markdown files."""
 
 import csv
 from pathlib import Path
@@ -39,13 +39,7 @@ def test_csv_holds_every_cell_with_its_conditions(folder):
     assert by["LaS", "Pathfinder"]["difference"] == "" and by["Transformer", "Text"]["ours"] == ""
 
 
-def test_latex_is_balanced_and_escaped(folder):
-    text = write_tables(read_results([folder]), "latex")
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 3
-    assert r"MEGA <\&>" in text and r"$\pm$ 1.41" in text
-    for line in text.splitlines():
-        if line.endswith(r"\\"):
-            assert line.count("&") - line.count(r"\&") in (3, 5, 8)  # as many cells as columns
+def test_an_unknown_format_is_named(folder):
     with pytest.raises(ValueError, match="got 'rtf'"):
         write_tables(read_results([folder]), "rtf")
 

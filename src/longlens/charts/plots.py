@@ -13,15 +13,17 @@ from longlens.charts.svg import (
     LETTER,
     LINE_HEIGHT,
     Line,
+    bar_of,
     bare,
     curve,
-    fitted,
     frame,
     legend,
+    level,
     mark,
     rule,
     sample,
     text,
+    wrapped,
 )
 from longlens.tables import Table
 
@@ -84,18 +86,19 @@ def line_chart(
         parts.append(rule(f"M{left:g} {y}H{right}", FAINT))
     chosen = x_ticks or (log_ticks(10**x0, 10**x1) if log_x else ticks(x0, x1, width // 65))
     places = [(place(value, points[0][1])[0], short(value)) for value in chosen]
-    parts += _x_axis(places, left, right, floor, x_name)
+    drawn, bottom = _x_axis(places, left, right, floor, x_name)
+    parts += drawn
     for line in lines:
         parts += curve(line, [place(*point) for point in line.points])
     entries = [(line.name, sample(line)) for line in lines] if named else []
-    drawn, bottom = legend(entries, width, height + 6)
-    return frame(title, y_name, width, bottom if named else height, [*parts, *drawn])
+    drawn, bottom = legend(entries, width, bottom + (6 if named else 0))
+    return frame(title, y_name, width, bottom, [*parts, *drawn])
 
 
 def _x_axis(
     places: Sequence[tuple[float, str]], left: float, right: float, floor: float, name: str
-) -> list[str]:
-    """The axis below: ticks and their labels, as many as there is room for, and its name."""
+) -> tuple[list[str], float]:
+    """The axis below: ticks, as many labels as there is room for, its name; and where it ends."""
     parts = [rule(f"M{left:g} {floor}H{right}")]
     edge = -math.inf
     for x, label in places:
@@ -105,7 +108,15 @@ def _x_axis(
         edge = x + half + 6
         parts.append(rule(f"M{x} {floor}v4"))
         parts.append(text(min(max(x, left), right + 14 - half), floor + 17, label, "middle"))
-    return [*parts, text(right, floor + 33, name, "end", "quiet")]
+    drawn, bottom = _axis_name(name, right, floor)
+    return [*parts, *drawn], bottom
+
+
+def _axis_name(name: str, right: float, floor: float) -> tuple[list[str], float]:
+    """The name of the axis below, in as many lines as it needs; and where it ends."""
+    lines = wrapped(name, right)
+    parts = [text(right, floor + 33 + 15 * i, line, "end", "quiet") for i, line in enumerate(lines)]
+    return parts, floor + FLOOR + 15 * (len(lines) - 1)
 
 
 def _x_range(numbers: Sequence[float], log: bool) -> tuple[Callable[[float], float], float, float]:
@@ -125,6 +136,9 @@ def dot_chart(
     y_name: str = "",
     *,
     hollow: Mapping[str, Mapping[str, float]] | None = None,
+    spread: Mapping[str, Mapping[str, float]] | None = None,
+    levels: Mapping[str, Mapping[str, float]] | None = None,
+    digits: int | None = None,
     log: bool = True,
     reference: float | None = None,
     joined: bool = False,
@@ -132,48 +146,78 @@ def dot_chart(
 ) -> str:
     """Compare series over categories: a line a category, a dot a series.
 
-    ``rows`` holds values by category and series, ``hollow`` those that others published; what is
-    missing has no dot. ``reference`` draws a line to compare with, ``joined`` one from the first
-    dot of a row to its last.
+    ``rows`` holds values by category and series, ``hollow`` those that others published, ``spread``
+    how far a bar reaches to either side; what is missing has no dot. ``levels`` (name to category
+    to value) are lines across a category, such as chance. With ``digits`` each series has a lane of
+    its own and its value written there. ``reference`` draws a line to compare with, ``joined`` one
+    from the first dot of a row to its last. Long names stand above their dots.
     """
     series = list(dict.fromkeys(name for values in rows.values() for name in values))
-    both = [*rows.values(), *(hollow or {}).values()]
-    numbers = [value for values in both for value in values.values()]
-    scale, x0, x1 = _x_range([*numbers, *([reference] if reference else [])], log)
-    names = {row: fitted(row, width * 0.52) for row in rows}
-    left, right = 16 + LETTER * max(map(len, names.values())), width - 16
+    hollow, spread, levels = hollow or {}, spread or {}, levels or {}
+    numbers = [v for values in (*rows.values(), *hollow.values()) for v in values.values()]
+    numbers += [v for marks in levels.values() for row, v in marks.items() if row in rows]
+    numbers += [reference] if reference else []
+    for row, bars in spread.items():
+        numbers += [rows[row][name] + sign * bar for name, bar in bars.items() for sign in (1, -1)]
+    scale, x0, x1 = _x_range(numbers, log)
+    longest = LETTER * max(map(len, rows))
+    names = {row: wrapped(row, width - 24) for row in rows} if longest > 0.45 * width else {}
+    left, right = 16 if names else 16 + longest, width - (16 if digits is None else 100)
+    lane = min(3.0, 12 / len(series)) if digits is None else 15.0  # equal values are seen as two
+    lane = 0 if joined else lane
+    high = 26 if digits is None else 12 + lane * len(series)
     top = TOP - 4 if y_name else TOP - 16
-    floor = top + 26 * len(rows)
-    apart = 0 if joined else min(3.0, 12 / len(series))  # so that equal values are seen as two
+    floor = top + sum(high + LINE_HEIGHT * len(names.get(row, ())) for row in rows)
 
     def place(value: float) -> float:
         return round(left + (scale(value) - x0) / (x1 - x0) * (right - left), 1)
 
     parts = []
-    for value in log_ticks(math.exp(x0), math.exp(x1), 7) if log else ticks(x0, x1):
-        parts.append(rule(f"M{place(value)} {top}V{floor}", GRID))
+    for value in log_ticks(math.exp(x0), math.exp(x1), 7) if log else ticks(x0, x1, width // 80):
+        parts.append(rule(f"M{place(value)} {top}V{floor:g}", GRID))
         parts.append(text(place(value), floor + 17, short(value), "middle"))
     if reference:
-        parts.append(rule(f"M{place(reference)} {top}V{floor}", FAINT))
-    parts.append(text(right, floor + 33, x_name, "end", "quiet"))
-    for number, (row, values) in enumerate(rows.items()):
-        y = top + 26 * number + 13
-        parts.append(text(left - 8, y + 4, names[row], "end"))
-        parts.append(rule(f"M{left:g} {y}H{right}", GRID))
+        parts.append(rule(f"M{place(reference)} {top}V{floor:g}", FAINT))
+    drawn, bottom = _axis_name(x_name, width - 16, floor)
+    parts += drawn
+    y = top - high / 2  # of the middle of a row
+    for row, values in rows.items():
+        for line in names.get(row, ()):
+            y += LINE_HEIGHT
+            parts.append(text(8, y + high / 2 - 4, line, "start"))
+        y += high
+        if not names:
+            parts.append(text(left - 8, y + 4, row, "end"))
+        for style, marks in enumerate(levels.values(), 6):
+            if row in marks:
+                parts.append(level(place(marks[row]), y - high / 2, high, style))
+        if digits is None:
+            parts.append(rule(f"M{left:g} {y:g}H{right:g}", GRID))
         if joined and values:
             ends = [place(value) for value in values.values()]
-            parts.append(rule(f"M{min(ends)} {y}H{max(ends)}", FAINT))
-        dots = [(name, value, True) for name, value in (hollow or {}).get(row, {}).items()]
+            parts.append(rule(f"M{min(ends)} {y:g}H{max(ends)}", FAINT))
+        dots = [(name, value, True) for name, value in hollow.get(row, {}).items()]
         dots += [(name, value, False) for name, value in values.items()]
         for name, value, empty in dots:
-            style = series.index(name)
-            aside = y + apart * (style - (len(series) - 1) / 2)
+            style = series.index(name) if name in series else len(series)
+            aside = y + lane * (min(style, len(series) - 1) - (len(series) - 1) / 2)
             hint = f"{row}, {name}{' (published)' if empty else ''}: {value:.4g}"
+            bar = 0 if empty else spread.get(row, {}).get(name, 0)
+            if bar:
+                parts.append(bar_of(place(value - bar), place(value + bar), aside, style))
             parts.append(mark(place(value), aside, style, empty, hint))
+            if digits is not None and not empty:
+                said = f"{value:.{digits}f}" + (f" ± {bar:.{digits}f}" if bar else "")
+                parts.append(text(place(value + bar) + 9, aside + 4, said, "start", "quiet"))
     entries = [(name, mark(11, -4, style)) for style, name in enumerate(series)]
-    if any((hollow or {}).values()):
+    if any(hollow.values()):
         entries.append(("hollow: published", mark(11, -4, 6, hollow=True)))
-    drawn, bottom = legend(entries, width, floor + FLOOR + 6)
+    if any(spread.values()):
+        entries.append(("bar: standard deviation over seeds", bar_of(2, 20, -4, 6)))
+    for style, (name, marks) in enumerate(levels.items(), 6):
+        if marks.keys() & rows.keys():
+            entries.append((name, level(11, -12, 16, style)))
+    drawn, bottom = legend(entries, width, bottom + 6)
     return frame(title, y_name, width, bottom, [*parts, *drawn])
 
 
@@ -211,8 +255,8 @@ def heat_map(
         (round(left + value / count * (right - left), 1), short(value))
         for value in ticks(0, count, 3)
     ]
-    parts += _x_axis(places, left, right, floor, x_name)
-    return frame(title, y_name, width, floor + FLOOR, parts)
+    drawn, bottom = _x_axis(places, left, right, floor, x_name)
+    return frame(title, y_name, width, bottom, [*parts, *drawn])
 
 
 def panels(title: str, rows: Sequence[Sequence[str]]) -> str:

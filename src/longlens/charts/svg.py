@@ -7,6 +7,7 @@ Marks and dashes differ as well, so that nothing rests on colour alone.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -36,14 +37,13 @@ class Line:
     broken: bool = False
 
 
-def fitted(words: str, width: float) -> str:
-    """As much of the words as ``width`` has room for.
+def wrapped(words: str, width: float) -> list[str]:
+    """The words in lines that ``width`` has room for; nothing is cut off.
 
-    >>> fitted("receptive field", 73), fitted("depth", 73)
-    ('receptive…', 'depth')
+    >>> wrapped("receptive field, positions", 120)
+    ['receptive field,', 'positions']
     """
-    most = int(width / LETTER)
-    return words if len(words) <= most else words[: most - 1] + "…"
+    return textwrap.wrap(words, max(8, int(width / LETTER))) or [""]
 
 
 def standalone(picture: str) -> str:
@@ -66,12 +66,22 @@ def palette_css() -> str:
 
 
 def frame(title: str, subtitle: str, width: float, height: float, parts: Sequence[str]) -> str:
-    """A whole picture: its title, a quieter line below it, and what was drawn."""
+    """A whole picture: its title, a quieter line below it, and what was drawn.
+
+    What was drawn has room for one line of each; it moves down where they need more.
+    """
+    lines = wrapped(title, (width - 16) / 1.15)
+    below = wrapped(subtitle, width - 16) if subtitle else []
     bold = 'font-size="14" font-weight="600" fill="currentColor"'
-    head = [f'<text x="8" y="18" {bold}>{escape(fitted(title, (width - 16) / 1.15))}</text>']
-    if subtitle:
-        head.append(text(8, 35, fitted(subtitle, width - 16), "start", "quiet"))
-    return bare(title, width, height, [*head, *parts])
+    head = [
+        f'<text x="8" y="{18 + 17 * i}" {bold}>{escape(line)}</text>'
+        for i, line in enumerate(lines)
+    ]
+    more = 17.0 * (len(lines) - 1)
+    head += [text(8, 35 + more + 15 * i, line, "start", "quiet") for i, line in enumerate(below)]
+    more += 15.0 * max(0, len(below) - 1)
+    moved = [f'<g transform="translate(0 {more:g})">', *parts, "</g>"] if more else parts
+    return bare(title, width, height + more, [*head, *moved])
 
 
 def bare(title: str, width: float, height: float, parts: Sequence[str]) -> str:
@@ -149,6 +159,21 @@ def mark(x: float, y: float, style: int, hollow: bool = False, hint: str = "") -
     )
 
 
+def bar_of(start: float, end: float, y: float, style: int) -> str:
+    """How far values spread around a dot."""
+    path = f"M{start:g} {y - 3:g}v6m0 -3H{end:g}m0 -3v6"
+    return f'<path {_colour(style)} d="{path}" fill="none" stroke="currentColor"/>'
+
+
+def level(x: float, y: float, height: float, style: int) -> str:
+    """A dashed line down a row: chance, what always saying the commonest class gives."""
+    dash = "4 3" if style % 2 else "2 2"
+    return (
+        f'<path {_colour(style)} d="M{x:g} {y:g}v{height:g}" stroke="currentColor" '
+        f'stroke-width="1.6" stroke-dasharray="{dash}"/>'
+    )
+
+
 def sample(line: Line) -> str:
     """What a line looks like, for a legend."""
     marked = mark(11, -4, line.style, line.hollow) if line.mark else ""
@@ -162,11 +187,11 @@ def legend(entries: Sequence[tuple[str, str]], width: float, top: float) -> tupl
     for name, shown in entries:  # several seeds of one row share an entry
         first.setdefault(name, shown)
     for name, shown in first.items():
-        label = fitted(name, width - 48)
-        needed = 30 + len(label) * LETTER + 12
+        lines = wrapped(name, width - 44)
+        needed = 30 + max(map(len, lines)) * LETTER + 12
         if x > 8 and x + needed > width:
             x, y = 8.0, y + LINE_HEIGHT
         parts.append(f'<g transform="translate({x:g} {y:g})">{shown}</g>')
-        parts.append(text(x + 28, y, label, "start"))
-        x += needed
+        parts += [text(x + 28, y + 15 * i, line, "start") for i, line in enumerate(lines)]
+        x, y = x + needed, y + 15 * (len(lines) - 1)
     return parts, (y + 10 if parts else top)

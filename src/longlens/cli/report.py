@@ -22,7 +22,6 @@ EPILOG = """examples:
   longlens report                                     report.html from results/
   longlens report results/table2.json runs -o page.html
   longlens report --format md --only table2           a table for a README
-  longlens report --format latex --only table2 > table2.tex
   longlens report --format csv                        every cell with its conditions
   longlens report --pictures docs/pictures            charts as SVG files
   longlens report --update README.md                  write the tables inside README.md anew"""
@@ -41,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         help="files of results (.json, .csv), folders of them, folders of runs (default: results)",
     )  # fmt: skip
     p.add_argument(
-        "--format", default=None, choices=("html", "md", "csv", "latex"),
+        "--format", default=None, choices=("html", "md", "csv"),
         help="html is one page with everything, the others are its tables (default: html)",
     )  # fmt: skip
     p.add_argument(
@@ -51,11 +50,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--only", nargs="+", default=None, metavar="NAME", help="of these results only")
     p.add_argument("--title", default="longlens report", help="the page's title")
     p.add_argument(
-        "--pictures", type=Path, default=None, metavar="FOLDER", help="also write charts as SVG"
+        "--pictures",
+        type=Path,
+        default=None,
+        metavar="FOLDER",
+        help="write charts as SVG; no page unless -o",
     )
     p.add_argument(
         "--update", nargs="+", type=Path, default=[], metavar="FILE",
-        help="write the blocks <!-- table: FILE --> … <!-- end --> of Markdown files anew; no page",
+        help="write the blocks <!-- table: FILE --> … <!-- end --> of Markdown files anew",
     )  # fmt: skip
     return p
 
@@ -65,7 +68,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     for path in args.update:
         _update(path)
-    if args.update and args.format is None and args.pictures is None and args.output is None:
+    shown = args.format or args.output or not (args.update or args.pictures)
+    if not shown and not args.pictures:
         return 0
     results = read_results(args.records)
     if args.only:
@@ -74,6 +78,8 @@ def main(argv: Sequence[str]) -> int:
         drawn, results = show_all(results, lambda some: list(pictures(some)))
         for name, picture in drawn:
             _write(args.pictures / name, picture)
+        if not shown:
+            return _skipped(results)
     form = args.format or "html"
     if form == "html":
         from longlens.report.build import build_page  # the tables need no jinja2
@@ -88,6 +94,10 @@ def main(argv: Sequence[str]) -> int:
             print(text, end="")
         else:
             _write(args.output, text)
+    return _skipped(results)
+
+
+def _skipped(results: Results) -> int:
     for problem in results.skipped:
         complain("longlens report: skipped", problem)
     return 0

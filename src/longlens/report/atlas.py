@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from longlens._version import __version__
-from longlens.charts import Line, line_chart, palette_css, standalone
+from longlens.charts import Line, line_chart, standalone
 from longlens.report.atlas_chart import atlas_chart, hint, slug, state
+from longlens.report.layout import Figure, Part, full_width, link, write_page
+from longlens.report.results import Measurement
 from longlens.tables import MISSING, Table
 
 SHORT, LONG, SURE = 1 / 8, 1 / 2, 0.9
 TITLE = "Length of an example, and how much of it is needed"
+LEAD = (
+    "A point is a task: how long its examples are, and how wide a window has to be for 95 % of "
+    "what can be learned. Windows are probes: random features of exactly that reach and a ridge "
+    "regression, no trained network. A click on a point shows its curve."
+)
+READING = (
+    "Across: the median length of a test example. Up: the least window that has 95 % of the best "
+    "probe's accuracy beyond chance; the thin line is a 90 % interval (bootstrap over test "
+    "examples, and the spread of three seeds).",
+    "A hollow mark on the dashed line of all positions: no window that was tried is enough; a "
+    "probe that sees everything is better.",
+    "The strip below: no probe is better than chance in 99 % of draws. The task may need several "
+    "steps, which random features of one layer cannot take, or more examples. Nothing is said "
+    "about its reach.",
+    "Far-field tasks carry a certificate: no window of that distance tells anything about the "
+    "label. Where probes do not learn them they stand at that distance, with a line up to all "
+    "positions.",
+    '"An eighth misses": how much of the best probe\'s accuracy beyond chance all windows up to an '
+    'eighth of an example lack. "Sure": the share of draws in which that is more than a twentieth.',
+    "A probe is a lower bound. A trained network may do better with the same window, or find "
+    "something far away that no probe finds.",
+)
 
 
 def draw_atlas(atlas: Mapping[str, Any]) -> str:
@@ -101,38 +124,68 @@ def curve_chart(row: Mapping[str, Any]) -> str:
     )  # fmt: skip
 
 
-def show_atlas(measurement: Any) -> dict[str, Any]:
-    """What the report's page shows of an atlas."""
+def atlas_part(measurement: Measurement) -> Part:
+    """An atlas as a folded part of the report."""
     atlas = measurement.values
-    return {"title": atlas["title"], "verdict": "", "marks": [], "notes": atlas_words(atlas),
-            "tables": [atlas_table(atlas)],
-            "pictures": [atlas_chart(atlas["tasks"], TITLE)]}  # fmt: skip
+    words = atlas_words(atlas)
+    return Part(
+        atlas["title"],
+        key=f"m-{measurement.name}",
+        folded=True,
+        said=words[0],
+        text=words[1:],
+        figures=_picture(atlas),
+        tables=[atlas_table(atlas)],
+    )
+
+
+def _picture(atlas: Mapping[str, Any], linked: bool = False) -> list[Figure]:
+    def draw(width: int) -> str:
+        return atlas_chart(atlas["tasks"], TITLE, width, linked=linked)
+
+    return [full_width(draw)] if atlas["tasks"] else []
 
 
 def atlas_page(atlas: Mapping[str, Any]) -> str:
     """One page of HTML that needs nothing beside itself."""
-    import jinja2
-
-    folder = files("longlens.report") / "page"
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined,
-                                     trim_blocks=True, lstrip_blocks=True)  # fmt: skip
-    rows: Sequence[Mapping[str, Any]] = atlas["tasks"]
     table = atlas_table(atlas)
-    return environment.from_string((folder / "atlas.html").read_text()).render(
-        title=atlas["title"],
-        version=__version__,
-        css=(folder / "style.css").read_text() + palette_css(),
-        script=(folder / "sort.js").read_text(),
-        words=atlas_words(atlas),
-        chart=atlas_chart(rows, TITLE, linked=True) if rows else "",
-        table=table,
-        slugs=[slug(row["name"]) for row in rows],
-        tasks=[
-            {"row": row, "slug": slug(row["name"]), "hint": hint(row),
-             "chart": curve_chart(row) if row["curve"] else ""}
-            for row in rows
-        ],
-        missing=atlas["missing"],
-        provenance=", ".join(f"{k} {v}" for k, v in atlas["provenance"].items()),
-        command=atlas.get("command", ""),
-    )  # fmt: skip
+    linked = [[link(row[0], slug(row[0])), *row[1:]] for row in table.rows]
+    missing = [f"{entry['name']}: {entry['reason']}" for entry in atlas["missing"]]
+    parts = [
+        Part("What it says", text=atlas_words(atlas), figures=_picture(atlas, linked=True),
+             parts=[Part("How to read it", notes=READING, folded=True)]),
+        Part("Every task", key="every", tables=[replace(table, rows=linked)]),
+        Part("Curves", parts=list(map(_task, atlas["tasks"]))),
+    ]  # fmt: skip
+    if missing:
+        title = f"{len(missing)} tasks of the list were not audited"
+        parts.append(Part(title, notes=missing, folded=True))
+    made = ", ".join(f"{k} {v}" for k, v in atlas["provenance"].items())
+    footer = "; ".join(filter(None, [made, atlas.get("command")]))
+    return write_page(atlas["title"], parts, LEAD, footer)
+
+
+def _task(row: Mapping[str, Any]) -> Part:
+    """A task: its curve, and how that was measured."""
+    probed, proof = row.get("probed"), row.get("proven")
+    words = [str(row["verdict"])]
+    if probed:
+        counts = f"Fitted to {probed['train']:,} examples, tested on {probed['test']:,}"
+        words.append(f"{counts}, read as {probed['as']}; {row['budget']} in all.")
+    if row.get("stands_in_for"):
+        words.append(f"Stands in for: {row['stands_in_for']}.")
+    if proof:
+        most = f"with a reach of {proof['distance']:,} at most {percent(proof['accuracy'])} %"
+        words.append(f"Proven for {proof['covers']}: {most} are right.")
+    if row.get("open"):
+        words.append(f"Still open: {', '.join(row['open'])}.")
+    options = "".join(f", {k} {v}" for k, v in row["options"].items())
+    words.append(f"Data {row['identity']}{options}.")
+    return Part(
+        row["name"],
+        key=slug(row["name"]),
+        folded=True,
+        said=hint(row).removeprefix(f"{row['name']}: "),
+        figures=[curve_chart(row)] if row["curve"] else [],
+        text=[" ".join(words)],
+    )

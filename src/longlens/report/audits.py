@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longlens.report.audit_chart import audited, field_chart, information_chart, shuffle_chart
+from longlens.report.layout import Part
 from longlens.report.results import Measurement
 from longlens.tables import MISSING, Table, word
 
@@ -23,13 +24,13 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.1f}"
 
 
-def show_audit(measurement: Measurement) -> dict[str, Any]:
-    """What the page shows of an audit."""
+def audit_part(measurement: Measurement) -> Part:
+    """An audit as a folded part of a page: its verdict, its curve, then everything else."""
     values = measurement.values
-    title = f"Audit of {audited(measurement.values)}"
+    title = audited(values)
     diagnostics = values.get("diagnostics") or {}
-    tables = [
-        curve_table(title, values),
+    curve = field_chart(values, "Accuracy against receptive field", "test accuracy (%)")
+    further = [
         _ratio(title, values),
         _ranges(title, values),
         _probes(title, diagnostics),
@@ -42,18 +43,68 @@ def show_audit(measurement: Measurement) -> dict[str, Any]:
         "best model": (values.get("shuffled_model") or {}).get("rows"),
     }
     pictures = [
-        field_chart(values, "Accuracy against receptive field", "test accuracy (%)"),
         *(shuffle_chart(name, rows) for name, rows in shuffled.items() if rows),
         information_chart(diagnostics.get("mutual_information") or {}),
     ]
-    return {
-        "title": title,
-        "verdict": str((values.get("verdict") or {}).get("text") or ""),
-        "marks": marks(values),
-        "notes": [str(note) for note in values.get("notes") or ()],
-        "tables": [table for table in tables if table.rows],
-        "pictures": [picture for picture in pictures if picture],
-    }
+    details = Part(
+        "How it was measured, baselines and ranges",
+        key=f"d-{measurement.name}",
+        folded=True,
+        figures=[picture for picture in pictures if picture],
+        tables=[table for table in further if table.rows],
+        notes=[str(note) for note in values.get("notes") or ()],
+    )
+    models = curve_table(title, values)
+    return Part(
+        title,
+        key=f"m-{measurement.name}",
+        folded=True,
+        said=plain_verdict(values),
+        text=[
+            *(f"{mark.capitalize()}: {why}." for mark, why in marks(values)),
+            str((values.get("verdict") or {}).get("text") or ""),
+        ],
+        figures=[curve] if curve else [],
+        tables=[models] if models.rows else [],
+        parts=[details],
+    )
+
+
+def plain_verdict(values: Mapping[str, Any]) -> str:
+    """What an audit says, in words that need no explanation.
+
+    >>> values = {"length": 1000, "ranges": {"of_gain": {"0.95": {"receptive_field": 5}}},
+    ...           "verdict": {"category": "short range", "decided": True, "confidence": 0.97}}
+    >>> plain_verdict(values)
+    'Short range, 97 % sure: 5 of 1,000 positions are enough.'
+    """
+    verdict = values.get("verdict") or {}
+    category = verdict.get("category")
+    if category is None:
+        return "Nothing is known yet."
+    needed = _needed(values)
+    fields = [row["receptive_field"] for row in values.get("curve") or () if "test" in row]
+    widest = max(filter(None, fields), default=None)
+    if needed:
+        enough = f"{needed:,} of {values['length']:,} positions are enough"
+    else:
+        enough = f"{widest or 0:,} of {values.get('length') or 0:,} positions are not enough"
+    if verdict.get("decided"):
+        sure = verdict.get("confidence")
+        said = "" if sure is None else f", {100 * sure:.0f} % sure"
+        return f"{category.capitalize()}{said}: {enough}."
+    seeds = verdict.get("seeds") or 0
+    few = f"{seeds} seed{'' if seeds == 1 else 's'}"
+    if category != "open":
+        return f"Probably {category}: {enough}, as far as {few} can tell."
+    return f"Open: {enough} among the models that were tried ({few})."
+
+
+def _needed(values: Mapping[str, Any]) -> int | None:
+    """The receptive field that 95 % of what is learned beyond chance needs; None: not found."""
+    gain = (values.get("ranges") or {}).get("of_gain") or {}
+    field: int | None = (gain.get("0.95") or {}).get("receptive_field")
+    return field
 
 
 def summary(measurements: Sequence[Measurement]) -> Table:
@@ -63,14 +114,13 @@ def summary(measurements: Sequence[Measurement]) -> Table:
         values = measurement.values
         verdict = values.get("verdict") or {}
         floor = verdict.get("floor") or {}
-        needed = ((values.get("ranges") or {}).get("of_gain") or {}).get("0.95") or {}
         rows.append(
             {
                 "task": audited(measurement.values),
                 "verdict": _decided(verdict),
                 "seeds": verdict.get("seeds"),
                 "confidence (%)": percent(verdict.get("confidence")),
-                "field for 95 % of the gain": needed.get("receptive_field") or "more than tried",
+                "field for 95 % of the gain": _needed(values) or "more than tried",
                 "typical length": values.get("length"),
                 "without a network (%)": percent(floor.get("test")),
                 "whole stack sees 61 / global (%)": percent(_share(values, "ratio")),

@@ -1,22 +1,20 @@
-"""The report as one page of HTML that needs nothing beside itself."""
+"""The report: findings first, then all that they rest on, folded."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from importlib.resources import files
-from typing import Any
 
-import jinja2
+from markupsafe import Markup
 
-from longlens._version import __version__
-from longlens.charts import palette_css
-from longlens.report.atlas import show_atlas
-from longlens.report.audits import audit_failures, show_audit, summary
+from longlens.report.atlas import atlas_part
+from longlens.report.audits import audit_failures, audit_part
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
-from longlens.report.cells import Metric, filled, means, table
-from longlens.report.figures import MOST_LINES, group_picture, groups, learning_curves, overview
-from longlens.report.measurements import show_comparison, show_lens
+from longlens.report.cells import Metric, filled
+from longlens.report.figures import groups, learning_curves, overview
+from longlens.report.formats import text_table
+from longlens.report.layout import Part, write_page
+from longlens.report.measurements import measurement_part
 from longlens.report.results import Bench, Results
 from longlens.runs.results import ResultTable
 from longlens.tables import MISSING, Table
@@ -24,7 +22,18 @@ from longlens.tables import MISSING, Table
 LIMIT = 3_000_000  # bytes of a page
 CURVE_POINTS = (60, 30, 12)  # a page that is too large is drawn with fewer
 PICTURE = "Ours filled, published hollow"
-SPEED = ("parameters", "tokens/s", "memory (MiB)", "training minutes", "hardware")
+LEAD = "What the records say, question by question; every sentence and number is made from them."
+READING = (
+    "54.00 ± 0.30 is ours: mean and standard deviation over the finished seeds (no ± for a single "
+    "one), on the test split, of the step that validation chose. (53.05) is the published number.",
+    "A difference is called one where the 95 % interval of the difference of means (Welch's t) "
+    "leaves out zero; intervals are not corrected for the number of comparisons. From single runs "
+    "only a direction is told.",
+    "Marks set a number apart: stand-in (other data than the papers'), quick (a shrunk run), "
+    "selected on test, validation. Such a number is compared with no published one and is part of "
+    f"no mean. A mean is over all columns, where a row has them all. {MISSING} means: no number.",
+    "A click, or Enter, on a column's head sorts: measured numbers first, then published ones.",
+)
 
 
 def build_page(results: Results, title: str = "longlens report") -> str:
@@ -34,197 +43,133 @@ def build_page(results: Results, title: str = "longlens report") -> str:
         ValueError: it would be larger than ``LIMIT``, even with curves of few points.
     """
     for points in CURVE_POINTS:
-        page = _render(results, title, points)
+        page = write_page(title, list(_parts(results, points)), LEAD)
         if len(page.encode()) <= LIMIT:
             return page
     raise ValueError(f"the page has more than {LIMIT:,} bytes; choose some results with --only")
 
 
-def _render(results: Results, title: str, points: int) -> str:
-    folder = files("longlens.report") / "page"
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text()),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _parts(results: Results, points: int) -> Iterator[Part]:
     audits = [m for m in results.measurements if m.kind == "audit"]
-    experiments = [_experiment(experiment, points) for experiment in results.experiments]
-    return environment.get_template("page.html").render(
-        title=title,
-        version=__version__,
-        css=(folder / "style.css").read_text() + palette_css(),
-        script=(folder / "sort.js").read_text(),
-        facts=_facts(results),
-        contents=Table.of([_content(e) for e in results.experiments], "What is here"),
-        experiments=experiments,
-        groups=[g for e in results.experiments for g in _groups(e)],
-        benches=[_bench(bench) for bench in results.benches],
-        speed=[s for e in results.experiments if (s := _speed(e)).rows],
-        audits=[show_audit(m) for m in audits],
-        audit_summary=summary(audits),
-        lenses=[
-            show(m)
-            for kind, show in (
-                ("atlas", show_atlas),
-                ("lens", show_lens),
-                ("comparison", show_comparison),
-            )
-            for m in results.measurements
-            if m.kind == kind
-        ],
-        failures=Table.of(
-            _failures(results.experiments)
-            + [line for m in results.measurements for line in audit_failures(m)]
-            + [{"status": "unreadable", "reason": problem} for problem in results.skipped],
-            "Runs that did not finish",
-        ),
-        missing=MISSING,
+    atlases = [m for m in results.measurements if m.kind == "atlas"]
+    others = [m for m in results.measurements if m.kind in ("lens", "comparison")]
+    yield Part("How to read the numbers", notes=READING, folded=True)
+    reach = [*map(atlas_part, atlases), *map(audit_part, audits)]
+    for title, parts in (
+        ("Tables and figures", [_experiment(e, points) for e in results.experiments]),
+        ("Audits: how far must a model see?", reach),
+        ("Inside the models", list(map(measurement_part, others))),
+        ("Speed and memory", list(map(_bench, results.benches))),
+    ):
+        if parts:
+            yield Part(title, parts=parts)
+    failures = [line for e in results.experiments for line in _failures(e)]
+    failures += [line for m in results.measurements for line in audit_failures(m)]
+    failures += [{"status": "unreadable", "reason": problem} for problem in results.skipped]
+    shown = [Table.of(failures, "Runs that did not finish")] if failures else []
+    text = [] if failures else ["No run failed or was stopped."]
+    yield Part("Failures", tables=shown, text=text)
+
+
+def _amount(experiment: ResultTable) -> str:
+    seeds = {len(cell.values) for cell in filled(experiment)} - {0}
+    if not seeds:
+        return "not run yet"
+    done = sum(record.is_finished for record in experiment.records)
+    few, most = min(seeds), max(seeds)
+    each = f"{few} to {most} seeds" if few < most else "1 seed" if most == 1 else f"{most} seeds"
+    return f"{done} runs, {each}"
+
+
+def _in_short(experiment: ResultTable) -> str:
+    """How ours compare with what was published, in words."""
+    if experiment.quick:
+        return "shrunk runs, no results"
+    cells = [cell for cell in filled(experiment) if cell.difference is not None]
+    if not cells:
+        return "nothing published to compare with"
+    show = Metric(experiment.metric).show
+    if len(cells) == 1:
+        cell = cells[0]
+        return f"{cell.row} on {cell.column}: {cell.text()}, published {show(cell.published)}"
+    better = sum(bool(cell.better) for cell in cells)
+    gaps = sorted(cell.difference or 0.0 for cell in cells)
+    ends = " to ".join(show(gap, sign=True) for gap in (gaps[0], gaps[-1]))
+    return f"{better} of {len(cells)} numbers better than published ({ends})"
+
+
+def _experiment(experiment: ResultTable, points: int) -> Part:
+    metric = Metric(experiment.metric)
+    whole = text_table(experiment)
+    there = [row for row in whole.rows if set(row[1:]) - {MISSING}]
+    missing = [row[0] for row in whole.rows if row not in there]
+    better = "higher" if metric.higher_is_better else "lower"
+    said = f"{metric.label[:1].upper()}{metric.label[1:]}, {better} is better."
+    source = f" Source: {experiment.source}." if experiment.source else ""
+    made = Markup(" Made by <code>{}</code>.").format(experiment.command)
+    notes = list(experiment.notes)
+    if missing:
+        notes.append(f"Declared and not run yet: {'; '.join(missing)}.")
+    x_label = f" by {experiment.x_label}" if experiment.kind == "curve" else ""
+    return Part(
+        experiment.title,
+        key=f"t-{experiment.name}",
+        folded=True,
+        said=f"{_amount(experiment)}; {_in_short(experiment)}",
+        text=[Markup("{}{}{}").format(said, source, made if experiment.command else "")],
+        figures=[] if experiment.quick else [p for _, p in overview(experiment, PICTURE)],
+        tables=[replace(whole, rows=there, caption=f"{experiment.title}: {metric.label}{x_label}")],
+        notes=notes,
+        parts=list(_details(experiment, points)),
     )
 
 
-def _facts(results: Results) -> list[tuple[str, str]]:
-    """The numbers at the top of the page."""
-    records = [record for e in results.experiments for record in e.records]
-    if not records:
-        return []
-    done = sum(record.is_finished for record in records)
-    seconds = [record.train_seconds for record in records if record.train_seconds]
-    days = sorted(record.started[:10] for record in records if record.started)
-    facts = [
-        (str(len(results.experiments)), "tables and figures"),
-        (str(done), "finished runs"),
-        (str(len(records) - done), "failed or stopped"),
-    ]
-    if seconds:
-        facts.append((f"{sum(seconds) / 3600:.1f}", "hours of training"))
-    if days:
-        facts.append((days[0] if days[0] == days[-1] else f"{days[0]} – {days[-1]}", "date"))
-    return facts
-
-
-def _content(experiment: ResultTable) -> dict[str, str]:
-    """A line of the table at the top: how much of an experiment was run."""
-    cells = [cell for line in table(experiment).values() for cell in line.values()]
-    there = [cell for cell in cells if cell.mean is not None]
-    above = [cell for cell in there if cell.better]
-    compared = sum(cell.difference is not None for cell in there)
-    done = sum(len(cell.values) for cell in cells)
-    return {
-        "experiment": experiment.title,
-        "cells with ours": f"{len(there)} of {len(cells)}",
-        "better than published": f"{len(above)} of {compared}" if compared else MISSING,
-        "finished runs": str(done),
-        "failed or stopped": str(len(experiment.records) - done),
-    }
-
-
-def _experiment(experiment: ResultTable, points: int) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = [
-        {
-            "name": row,
-            "cells": list(cells.values()),
-            "ours": any(cell.records for cell in cells.values()),
-            "mean": means(experiment, cells),
-            "extra": [experiment.published.get(row, {}).get(c) for c in experiment.extra],
-        }
-        for row, cells in table(experiment).items()
-    ]
-    return {
-        "table": experiment,
-        "metric": Metric(experiment.metric),
-        "rows": [row for row in rows if not _is_empty(row)],
-        "not_run": [row["name"] for row in rows if _is_empty(row)],
-        "some_ours": any(row["ours"] for row in rows),
-        "mixed": len({row["ours"] for row in rows}) > 1,
-        "has_mean": any(row["mean"] and row["mean"].text() != MISSING for row in rows),
-        "pictures": [] if experiment.quick else overview(experiment, PICTURE),
-        "validation": list(learning_curves(experiment, "validation", points)),
-        "train": list(learning_curves(experiment, "train", points)),
-        "conditions": _conditions(experiment),
-        "failures": len(_failures([experiment])),
-    }
-
-
-def _is_empty(row: dict[str, Any]) -> bool:
-    """Whether a row was declared, but neither run nor published."""
-    cells = any(cell.records or cell.published is not None for cell in row["cells"])
-    return not cells and all(value is None for value in row["extra"])
-
-
-def _conditions(experiment: ResultTable) -> Table:
+def _details(experiment: ResultTable, points: int) -> Iterator[Part]:
+    """What is below the table of an experiment."""
+    for split, title in (("validation", "Learning curves"), ("train", "Training loss")):
+        if curves := list(learning_curves(experiment, split, points)):
+            key = f"{split}-{experiment.name}"
+            yield Part(title, key=key, folded=True, figures=curves)
+    if tables := list(groups(experiment)):
+        yield Part("By group", key=f"groups-{experiment.name}", folded=True, tables=tables)
     metric = Metric(experiment.metric)
-    rows = []
-    for cell in filled(experiment):
-        marks = "; ".join(f"{word}: {why}" for word, why in cell.marks)
-        rows.append(
-            {
-                "row": cell.row, "column": cell.column, "published": metric.show(cell.published),
-                "ours": cell.text(), "difference": metric.show(cell.difference, sign=True),
-                "finished runs": f"{len(cell.values)} of {len(cell.records)}",
-                **cell.conditions(), "remarks": marks or MISSING,
-            }
-        )  # fmt: skip
-    return Table.of(rows, f"{experiment.title}: conditions of every number")
+    rows = [
+        {
+            "row": cell.row, "column": cell.column, "published": metric.show(cell.published),
+            "ours": cell.text(), "difference": metric.show(cell.difference, sign=True),
+            "finished runs": f"{len(cell.values)} of {len(cell.records)}", **cell.conditions(),
+            "remarks": "; ".join(f"{word}: {why}" for word, why in cell.marks) or MISSING,
+        }
+        for cell in filled(experiment)
+    ]  # fmt: skip
+    if rows:
+        shown = Table.of(rows, f"{experiment.title}: conditions of every number")
+        key = f"conditions-{experiment.name}"
+        yield Part("Conditions of every number", key=key, folded=True, tables=[shown])
 
 
-def _speed(experiment: ResultTable) -> Table:
-    rows = []
-    for cell in filled(experiment):
-        conditions = cell.conditions()
-        if cell.values:
-            chosen = {name: conditions[name] for name in SPEED}
-            rows.append({"row": cell.row, "column": cell.column, **chosen})
-    return Table.of(rows, f"{experiment.title}: speed and memory of training")
-
-
-def _groups(experiment: ResultTable) -> list[dict[str, Any]]:
-    shown = []
-    for column, group, values in groups(experiment):
-        keys = list(dict.fromkeys(key for cells in values.values() for key in cells))
-        if all(key.isdigit() for key in keys):
-            keys.sort(key=int)
-        rows = [
-            {"row": row} | {k: MISSING if k not in cells else f"{cells[k]:.1f}" for k in keys}
-            for row, cells in values.items()
-        ]
-        title = f"{experiment.title}: {column} by {group}"
-        few = len(values) <= MOST_LINES
-        shown.append(
-            {
-                "title": title,
-                "picture": group_picture(column, group, values),
-                "remark": "" if few else f"the first {MOST_LINES} of {len(values)} rows",
-                "table": Table.of(rows, f"{title}, test accuracy (%)"),
-            }
-        )
-    return shown
-
-
-def _bench(bench: Bench) -> dict[str, Any]:
-    table = bench_table(bench, everything=True)
+def _bench(bench: Bench) -> Part:
+    shown = bench_table(bench, everything=True)
+    rows = [[word or MISSING for word in row] for row in shown.rows]
     conditions = ", ".join(f"{name} {value}" for name, value in bench_conditions(bench).items())
-    return {
-        "title": title_of(bench),
-        "conditions": f"{bench.name}: {conditions}",
-        "pictures": [picture for _, picture in bench_pictures(bench)],
-        "table": replace(
-            table,
-            caption=f"{bench.name}: every row",
-            rows=[[word or MISSING for word in row] for row in table.rows],
-        ),
-    }
+    return Part(
+        title_of(bench),
+        key=f"b-{bench.name}",
+        folded=True,
+        said=f"{bench.name}, {len(bench.rows)} rows",
+        text=[conditions],
+        figures=[picture for _, picture in bench_pictures(bench)],
+        tables=[replace(shown, caption=f"{bench.name}: every row", rows=rows)],
+    )
 
 
-def _failures(experiments: Sequence[ResultTable]) -> list[dict[str, str]]:
+def _failures(experiment: ResultTable) -> list[dict[str, str]]:
     return [
         {
             "experiment": experiment.title, "row": cell.row, "column": cell.column,
             "seed": str(record.seed), "status": record.status,
             "step": str(record.steps or MISSING), "reason": record.error or MISSING,
         }
-        for experiment in experiments
         for cell in filled(experiment)
         for record in cell.unfinished
     ]  # fmt: skip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean
 
 from longlens.charts import Line, dot_chart, line_chart
 from longlens.report.cells import SAME, Metric, TableCell, table
 from longlens.runs.record import Record, thin
 from longlens.runs.results import ResultTable
+from longlens.tables import MISSING, Table
 
 MOST_SERIES = 4  # of one chart of dots
 MOST_LINES = 12  # of one chart of learning curves
@@ -88,11 +90,10 @@ def _over_x(experiment: ResultTable, title: str, width: int) -> str | None:
     )  # fmt: skip
 
 
-def learning_curves(experiment: ResultTable, split: str, points: int) -> Iterator[tuple[str, str]]:
+def learning_curves(experiment: ResultTable, split: str, points: int) -> Iterator[str]:
     """For every column a chart of its runs: ``train`` shows the loss, ``validation`` the metric.
 
-    Yields pairs of a remark (how many rows were left out) and the SVG. A run that did not finish
-    ends with a cross.
+    A run that did not finish ends with a cross.
     """
     cells = table(experiment)
     styles = {row: i for i, row in enumerate(row for row in cells if _has_runs(cells[row]))}
@@ -112,9 +113,10 @@ def learning_curves(experiment: ResultTable, split: str, points: int) -> Iterato
             continue
         kept = sorted(best, key=lambda pair: pair[0], reverse=True)[:MOST_LINES]
         lines = [one for pair in best if pair in kept for one in pair[1]]
-        remark = f"{len(kept)} best of {len(best)} rows" if len(best) > len(kept) else ""
         name = column if experiment.kind == "table" else f"{experiment.x_label} {column}"
-        yield remark, line_chart(name, lines, "step", f"{split} {metric.label}")
+        if len(best) > len(kept):
+            name += f": {len(kept)} best of {len(best)} rows"
+        yield line_chart(name, lines, "step", f"{split} {metric.label}")
 
 
 def _has_runs(cells: Mapping[str, TableCell]) -> bool:
@@ -129,40 +131,29 @@ def _curve(record: Record, split: str, metric: Metric, points: int) -> list[tupl
     return []
 
 
-def groups(experiment: ResultTable) -> Iterator[tuple[str, str, dict[str, dict[str, float]]]]:
-    """Test accuracy by group, as ListOps by operator and by depth: column, group, row → values.
-
-    Values are means over the finished seeds, in percent.
-    """
-    groups_of: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+def groups(experiment: ResultTable) -> Iterator[Table]:
+    """Test accuracy by group, as ListOps by operator and by depth: means over finished seeds."""
+    by_place: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
     for row, cells in table(experiment).items():
         for column, cell in cells.items():
             for record, _ in cell.scored:
                 for name, entries in record.groups().items():
                     metric, _, group = name.partition("_by_")
-                    values = groups_of.setdefault((column, group), {}).setdefault(row, {})
+                    values = by_place.setdefault((column, group), {}).setdefault(row, {})
                     for key, entry in entries.items():
                         value = Metric(metric).value(entry)
                         if value is not None:
                             values.setdefault(_group_name(record, group, key), []).append(value)
-    for (column, group), by_row in groups_of.items():
-        means = {r: {k: sum(v) / len(v) for k, v in ks.items()} for r, ks in by_row.items()}
-        yield column, group, means
+    for (column, group), by_row in by_place.items():
+        keys = list(dict.fromkeys(key for values in by_row.values() for key in values))
+        keys.sort(key=lambda key: int(key) if key.isdigit() else 0)
+        rows = [
+            {"row": row} | {k: f"{mean(values[k]):.1f}" if k in values else MISSING for k in keys}
+            for row, values in by_row.items()
+        ]
+        yield Table.of(rows, f"{column} by {group}, test accuracy (%)")
 
 
 def _group_name(record: Record, group: str, key: str) -> str:
     operator = record.data.get("name") == "listops" and group == "operator"
     return OPERATORS[int(key)] if operator and int(key) < len(OPERATORS) else key
-
-
-def group_picture(column: str, group: str, values: Mapping[str, Mapping[str, float]]) -> str | None:
-    """Accuracy over a group that is a number (depth); None for one that is a name."""
-    keys = {key for cells in values.values() for key in cells}
-    if not all(key.isdigit() for key in keys) or len(keys) < 2:
-        return None
-    lines = [
-        Line(row, sorted((float(key), value) for key, value in cells.items()), style, mark=True)
-        for style, (row, cells) in enumerate(list(values.items())[:MOST_LINES])
-    ]
-    ticks = sorted(map(float, keys))
-    return line_chart(f"{column} by {group}", lines, group, "test accuracy (%)", x_ticks=ticks)

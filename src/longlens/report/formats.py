@@ -1,11 +1,10 @@
-"""The report's tables as Markdown, CSV and LaTeX, and blocks of them inside Markdown files."""
+"""The report's tables as Markdown and CSV, and blocks of them inside Markdown files."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from longlens.report.atlas import atlas_table
@@ -16,7 +15,7 @@ from longlens.report.results import Bench, Measurement, Results, read_file
 from longlens.runs.results import ResultTable
 from longlens.tables import MISSING, Table, csv_text
 
-FORMATS = ("md", "csv", "latex")
+FORMATS = ("md", "csv")
 BLOCK = re.compile(r"^(<!-- table: ([^\n]+?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
 LEGEND = (
     "Ours, mean ± standard deviation over seeds; in parentheses the published number. "
@@ -27,25 +26,17 @@ LEGEND = (
 def write_tables(results: Results, form: str) -> str:
     """All tables of the results in one of ``FORMATS``.
 
-    CSV has a line for each cell that has runs, with its conditions; the others look like the page.
+    CSV has a line for each cell that has runs, with its conditions; Markdown looks like the page.
     """
     if form not in FORMATS:
         raise ValueError(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
     if form == "csv":
         return _csv(results.experiments)
-    parts = [LEGEND] if form == "md" and results.experiments else []
+    parts = [LEGEND] if results.experiments else []
     for experiment in results.experiments:
         source = f" ({experiment.source})" if experiment.source else ""
-        parts.append(
-            f"## {experiment.title}{source}\n\n{text_table(experiment).markdown()}"
-            if form == "md"
-            else text_table(experiment).latex(experiment.name)
-        )
-    for bench in results.benches:
-        table = replace(bench_table(bench), caption=bench.name)
-        parts.append(
-            f"## {bench.name}\n\n{table.markdown()}" if form == "md" else table.latex(bench.name)
-        )
+        parts.append(f"## {experiment.title}{source}\n\n{text_table(experiment).markdown()}")
+    parts += [f"## {bench.name}\n\n{bench_table(bench).markdown()}" for bench in results.benches]
     return "\n\n".join(parts) + "\n"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from longlens.charts import Line, line_chart
+from longlens.report.layout import Part
 from longlens.report.results import Measurement
 from longlens.tables import Table
 
@@ -24,33 +25,20 @@ LENS_NOTES = (
 )
 
 
-def show_lens(measurement: Measurement) -> dict[str, Any]:
-    """What the page shows of measurements inside models."""
+def measurement_part(measurement: Measurement) -> Part:
+    """Measurements inside models, or layers compared with others' code, as a folded part."""
     values = measurement.values
-    shown = _shown(measurement, lens_table(_title(measurement), values))
-    return shown | {"notes": [*LENS_NOTES, *shown["notes"]], "pictures": _profiles(values)}
-
-
-def show_comparison(measurement: Measurement) -> dict[str, Any]:
-    """What the page shows of layers compared with others' code."""
-    rows = measurement.values.get("rows") or ()
-    return _shown(measurement, Table.of(rows, _title(measurement)))
-
-
-def _title(measurement: Measurement) -> str:
-    return str(measurement.values.get("title") or measurement.name)
-
-
-def _shown(measurement: Measurement, table: Table) -> dict[str, Any]:
-    """A measurement with one table, as the page wants it."""
-    return {
-        "title": _title(measurement),
-        "verdict": "",
-        "marks": [],
-        "notes": list(map(str, measurement.values.get("notes") or ())),
-        "tables": [table],
-        "pictures": [],
-    }
+    title = str(values.get("title") or measurement.name)
+    lens = measurement.kind == "lens"
+    rows = Table.of(values.get("rows") or (), title)
+    return Part(
+        title,
+        key=f"m-{measurement.name}",
+        folded=True,
+        figures=_profiles(values),
+        tables=[lens_table(title, values) if lens else rows],
+        notes=[*(LENS_NOTES if lens else ()), *map(str, values.get("notes") or ())],
+    )
 
 
 def _layers(values: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:

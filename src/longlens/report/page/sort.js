@@ -2,15 +2,14 @@
 // Sorting: heads become buttons, so that a keyboard reaches them and a page without scripts still reads.
 const said = document.getElementById("said");
 
-// A cell's key: [rank, number or text]. Cells without a value stay last in either direction.
+// A cell's key: [rank, number or text]. Measured numbers come before published ones, which stand in
+// parentheses, then words; cells without a value stay last in either direction.
 function key(cell) {
-  if (cell.dataset.rank !== undefined) {
-    return [Number(cell.dataset.rank), Number(cell.dataset.value ?? 0)];
-  }
   const text = cell.textContent.trim();
   if (text === "—" || text === "") return [3, 0];
-  const number = parseFloat(text.replaceAll(",", "").replace("−", "-"));
-  return /^[+−-]?[\d.]/.test(text) && !Number.isNaN(number) ? [1, number] : [2, text];
+  const number = parseFloat(text.replace("(", "").replaceAll(",", "").replace("−", "-"));
+  if (Number.isNaN(number) || !/^[(+−-]?[\d.]/.test(text)) return [2, text];
+  return [text.startsWith("(") ? 1 : 0, number];
 }
 
 function sort(table, index, button) {
@@ -38,6 +37,15 @@ for (const table of document.querySelectorAll("table.sortable")) {
     head.append(button);
   });
 }
+
+// A link to a folded part opens it.
+function unfold() {
+  const target = document.getElementById(location.hash.slice(1));
+  for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
+  target?.scrollIntoView();
+}
+addEventListener("hashchange", unfold);
+if (location.hash) unfold();
 
 // On paper nothing can be unfolded, so everything is.
 let folded = [];
