@@ -19,6 +19,7 @@ def oracle(
     key_mask=None,
     query_offset=None,
     chunk=None,
+    local=None,
     scale=None,
 ):
     """query (B, Hq, L, D), key (B, Hkv, S, D), value (B, Hkv, S, Dv), all float64 numpy arrays."""
@@ -37,6 +38,9 @@ def oracle(
             for j in range(S)
         ]
         seen = [j for j in range(S) if exists[j] and (j <= position or not is_causal)]
+        if local is not None:
+            left, right = local if isinstance(local, tuple) else (local - 1, local - 1)
+            seen = [j for j in seen if position - left <= j <= position + right]
         if not seen:
             continue
         scores = np.array([scale * query[b, h, i] @ key[b, g, j] for j in seen])

@@ -71,6 +71,15 @@ def test_every_reading(world, exchange, causal, smoothing, edge):
         check(world, case, lengths, exchange=exchange, tell_lengths=index % 3 == 0)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_sliding_window(world, causal):
+    for index, lengths in enumerate(SPLITS[world.size]):
+        options = dict(is_causal=causal, window=3, edge="renormalize", local=(4, 7, 30, 70)[index])
+        length = sum(lengths)
+        case = Case(1, 1, 2, length, length, 8, 8, 0.02, index == 0, index, options)
+        check(world, case, lengths, exchange="gather")
+
+
 @settings(max_examples=25)
 @given(case=cases(lengths=(3, 5, 13, 65, 131)), data=st.data())
 def test_any_call(world, case, data):
@@ -189,6 +198,8 @@ def test_every_rank_says_what_is_wrong(world):
         assert "holds 4 positions, but its tensors hold 5" in text
     for text in said(exchange=["ring"] * n, chunk=[2] * n):
         assert "exchange='ring' does not take chunk, got chunk=2" in text
+    for text in said(exchange=["ring"] * n, local=[2] * n):
+        assert "exchange='ring' does not take local, got local=(1, 0)" in text
     for text in said(exchange=["ring"] * n, window=[67] * n, smoothing=["masked"] * n):
         assert "up to window=65, got 67" in text
     for text in said(exchange=["ring"] * n, impl=["reference"] * n):

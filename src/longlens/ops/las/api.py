@@ -25,6 +25,7 @@ def las_attention(
     key_mask: Tensor | None = None,
     query_offset: int | Tensor | None = None,
     chunk: int | None = None,
+    local: int | tuple[int, int] | None = None,
     alpha_max: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -51,6 +52,10 @@ def las_attention(
         query_offset: position of the first query: an int, or a tensor of 1 or B integers.
             None: S - L, the queries are the last ones.
         chunk: attend only inside blocks of this many positions (LaS-chunk).
+        local: attend only to keys closer than this many positions (a sliding window): the last
+            `local` keys if causal, 2·local - 1 around the query else. A pair (left, right) counts
+            the keys on each side of the query's own position; right is 0 if causal. The window
+            bounds the softmax; the averaging after it gives to values up to P-1 positions beyond.
         alpha_max: a bound on `alpha` known without reading it. Compiled code and CUDA graphs want
             one; without it eager code reads `alpha` and compiled code takes a range-free path.
         scale: factor of the scores; None: 1/sqrt(D).
@@ -70,7 +75,7 @@ def las_attention(
         raise ValueError(f"dropout_p must be 0: LaS attention has no dropout, got {dropout_p}")
     call = Call(
         query, key, value, alpha, window, smoothing, edge, is_causal, key_mask, query_offset,
-        chunk, alpha_max, scale, enable_gqa,
+        chunk, alpha_max, scale, enable_gqa, local=local,
     )  # fmt: skip
     return attend(call, impl)
 

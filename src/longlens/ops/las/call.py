@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
-from longlens.ops.las.transforms import needs_formula
+from longlens.ops.las.transforms import known, needs_formula
 from longlens.ops.rotary import rotate
 
 
@@ -52,6 +52,7 @@ class Call:
     packed: Tensor | None = None
     angles: tuple[Tensor, Tensor] | None = None
     packing: Packing | None = None  # of `las_attention_varlen`
+    local: Any = None  # (left, right), once checked; None: also a window wider than the sequence
     formula: bool = False  # a derivative is asked for that no fused kernel has
 
     @property
@@ -86,7 +87,7 @@ def check(call: Call) -> Call:
     check_tensors(query, key, call.value, call.enable_gqa)
     call.smoothing = check_reading(
         call.window, call.smoothing, call.edge, call.is_causal, call.chunk, call.scale,
-        call.alpha_max,
+        call.alpha_max, call.local,
     )  # fmt: skip
     check_side_inputs(query, key, call.alpha, call.key_mask, call.query_offset)
     fill_in(call)
@@ -101,6 +102,23 @@ def fill_in(call: Call) -> None:
     if call.query_offset is None:
         call.query_offset = call.key.shape[2] - call.query.shape[2]
     call.scale = call.query.shape[3] ** -0.5 if call.scale is None else float(call.scale)
+    call.local = sides(call.local, call.is_causal)
+    if call.local is not None and _sees_all(call):
+        call.local = None
+
+
+def sides(local: Any, is_causal: bool) -> tuple[int, int] | None:
+    """A sliding window as (left, right), the number of keys on each side of the query."""
+    return (local - 1, 0 if is_causal else local - 1) if isinstance(local, int) else local
+
+
+def _sees_all(call: Call) -> bool:
+    """Whether the sliding window holds all keys of every query."""
+    first, (left, right) = call.query_offset, call.local
+    if isinstance(first, Tensor):
+        return False
+    last = known(first + call.query.shape[2] - 1 <= left)
+    return last and (call.is_causal or known(call.key.shape[2] - 1 - first <= right))
 
 
 def cast(call: Call) -> None:
@@ -170,7 +188,7 @@ def _block_call(call: Call, row: int, rows: int, key: int, keys: int, blocks: in
     if mask is not None:
         mask = mask[:, key : key + keys].unflatten(1, (blocks, -1)).flatten(0, 1)
     assert isinstance(call.query_offset, int)
-    return replace(
+    piece = replace(
         call,
         query=cut(call.query, row, rows),
         key=cut(call.key, key, keys),
@@ -180,3 +198,6 @@ def _block_call(call: Call, row: int, rows: int, key: int, keys: int, blocks: in
         chunk=None,
         packed=None,
     )
+    if piece.local is not None and _sees_all(piece):
+        piece.local = None
+    return piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,6 +64,7 @@ def check_reading(
     chunk: int | None = None,
     scale: float | None = None,
     alpha_max: float | None = None,
+    local: Any = None,
 ) -> str:
     """Check the options that need no tensor; returns the smoothing that None stands for."""
     if not isinstance(window, int) or window < 1:
@@ -85,7 +87,22 @@ def check_reading(
         raise ValueError(f"scale must be None or a finite number > 0, got {scale}")
     if alpha_max is not None and not 0 <= alpha_max < math.inf:
         raise ValueError(f"alpha_max must be None or a finite number >= 0, got {alpha_max}")
+    if local is not None:
+        _check_local(local, is_causal)
     return smoothing
+
+
+def _check_local(local: Any, is_causal: bool) -> None:
+    """A sliding window: a positive integer, or the numbers of keys on both sides."""
+    if isinstance(local, tuple):
+        sides = len(local) == 2 and all(isinstance(side, int) and side >= 0 for side in local)
+        if not sides or (is_causal and local[1] > 0):
+            raise ValueError(
+                "local as a pair must be (left, right), two integers >= 0 of which right is 0 "
+                f"where is_causal, got {local!r} with is_causal={is_causal}"
+            )
+    elif not isinstance(local, int) or local < 1:
+        raise ValueError(f"local must be None, an integer >= 1 or a pair, got {local!r}")
 
 
 def check_side_inputs(

@@ -44,19 +44,23 @@ class LaSCache:
         smoothing: str | None = None,
         edge: str = "zero",
         chunk: int | None = None,
+        local: int | None = None,
         key_mask: Tensor | None = None,
     ) -> None:
         """Store a prompt: key (B, Hkv, S, D), value (B, Hkv, S, Dv), key_mask (B, S) or None.
 
-        In each row of `key_mask` the real tokens must be contiguous: padding left or right.
+        In each row of `key_mask` the real tokens must be contiguous: padding left or right. With
+        `local` a token sees the last `local` keys, its own included.
         """
-        self.smoothing = check_reading(window, smoothing, edge, is_causal=True, chunk=chunk)
+        self.smoothing = check_reading(
+            window, smoothing, edge, is_causal=True, chunk=chunk, local=local
+        )
         if self.smoothing == "centered" and window > 1:
             raise ValueError(
                 "smoothing='centered' sees values ahead of the query, so it cannot decode; "
                 "use 'causal' or 'masked'"
             )
-        self.window, self.edge, self.chunk = window, edge, chunk
+        self.window, self.edge, self.chunk, self.local = window, edge, chunk, local
         B, _, self.length, _ = key.shape
         real = key.new_ones(B, self.length, dtype=torch.bool) if key_mask is None else key_mask
         if key_mask is not None and self.length:
@@ -144,9 +148,11 @@ class LaSCache:
         """
         self._check(query, alpha, scale)
         check_impl(impl)
-        n, scale = self.length, query.shape[3] ** -0.5 if scale is None else float(scale)
-        call = Call(query, self._key[:, :, :n], self._pooled[:, :, :n], alpha, scale=scale)
-        call.key_mask = self._visible()
+        scale = query.shape[3] ** -0.5 if scale is None else float(scale)
+        first = 0 if self.local is None else max(0, self.length - self.local)
+        seen, visible = slice(first, self.length), self._visible()
+        call = Call(query, self._key[:, :, seen], self._pooled[:, :, seen], alpha, scale=scale)
+        call.key_mask = None if visible is None else visible[:, seen]
         route = choose(ROUTES, call, impl, Assumed())
         return route.run(call, Plan(route.impl, route.name))
 

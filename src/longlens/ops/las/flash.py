@@ -61,7 +61,7 @@ def key_bias(mask: Tensor, query: Tensor) -> Tensor:
     return row.expand(N, M, query.shape[2], S)
 
 
-def _flash_takes(q: Tensor) -> bool:
+def flash_takes(q: Tensor) -> bool:
     """Whether CUDA's flash operator serves such tensors; the memory-efficient one serves all."""
     return (
         q.dtype in (torch.float16, torch.bfloat16)
@@ -93,7 +93,7 @@ def flash_forward(
         out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, causal, attn_mask=bias, scale=scale
         )
-    elif bias is None and _flash_takes(q):
+    elif bias is None and flash_takes(q):
         out, lse, *_ = aten._scaled_dot_product_flash_attention(
             q, k, v, 0.0, causal, False, scale=scale
         )
@@ -122,7 +122,7 @@ def flash_backward(
         grads = aten._scaled_dot_product_flash_attention_for_cpu_backward(
             grad, q, k, v, out, lse.contiguous(), 0.0, causal, attn_mask=bias, scale=scale
         )
-    elif bias is None and _flash_takes(q):
+    elif bias is None and flash_takes(q):
         n, s = q.shape[2], k.shape[2]
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)  # only dropout would read it
         grads = aten._scaled_dot_product_flash_attention_backward(

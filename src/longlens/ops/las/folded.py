@@ -25,7 +25,7 @@ def run(call: Call, plan: Plan) -> Tensor:
     """LaS attention by one call: (B, Hq, L, Dv)."""
     q, k, v, scale = folded_inputs(call, plan)
     if plan.impl == "triton":
-        out, _ = kernel_attention(q, k, v, alpha=None, causal=True, scale=scale)
+        out, _ = kernel_attention(q, k, v, alpha=None, lag=0, scale=scale)
     else:
         out = sdpa(q, k, v, is_causal=call.is_causal, key_mask=call.key_mask, scale=scale)
     return narrow(out, call.value.shape[3])

@@ -17,9 +17,10 @@ def run(call: Call, plan: Plan) -> Tensor:
     """LaS attention whatever α and the mask are: (B, Hq, L, Dv)."""
     assert not isinstance(call.query_offset, Tensor)
     q, k, v = prologue_inputs(call, fold=False)
+    lag = call.window // 2 if call.banded else 0
     out, lse = kernel_attention(
         q, k, v, alpha=call.alpha, mask=call.key_mask, offset=call.query_offset,
-        causal=call.is_causal, scale=call.scale, lag=call.window // 2 if call.banded else 0,
+        lag=lag if call.is_causal else None, local=call.local, scale=call.scale,
     )  # fmt: skip
     if not call.banded:
         return out

@@ -33,6 +33,9 @@ def reference_weights(call: Call) -> Tensor:
     visible = real & (position >= j if call.is_causal else torch.ones_like(position >= j))
     if chunk is not None:
         visible = visible & (position.div(chunk, rounding_mode="floor") == j // chunk)
+    if call.local is not None:
+        left, right = call.local
+        visible = visible & (position - j <= left) & (j - position <= right)
     attention = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
     attention = torch.where(visible.any(-1, keepdim=True), attention, 0)
 

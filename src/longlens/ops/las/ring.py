@@ -87,6 +87,11 @@ def _check(call: Call) -> None:
             f"exchange='ring' does not take chunk, got chunk={call.chunk}: a rank needs no keys "
             "but those of its own blocks, which is what 'gather' fetches then"
         )
+    if call.local is not None:
+        raise ValueError(
+            f"exchange='ring' does not take local, got local={call.local}: a rank needs no keys "
+            "but those of its own window, which is what 'gather' fetches then"
+        )
     if call.smoothing == "masked" and call.window // 2 > WIDEST_BAND:
         raise ValueError(
             f"exchange='ring' takes smoothing='masked' up to window={2 * WIDEST_BAND + 1}, got "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import is_fake
 
-from longlens.ops.las import folded, kernel, merged, row, rows
+from longlens.ops.las import folded, kernel, local, merged, row, rows
 from longlens.ops.las.call import (
     Call,
     cast,
@@ -26,6 +26,7 @@ from longlens.ops.las.call import (
     wants_float32,
 )
 from longlens.ops.las.decay import FOLD_RANGE
+from longlens.ops.las.flash import WIDEST_FLASH, flash_takes
 from longlens.ops.las.plan import (
     Assumed,
     Plan,
@@ -59,6 +60,8 @@ def many_calls(call: Call, assumed: Assumed) -> str | None:
         return "a derivative that fused kernels lack (forward-mode, second)"
     if isinstance(offset, Tensor):
         return "the query positions are a tensor"
+    if call.local is not None:
+        return "a sliding window"
     if not call.is_causal:
         return None if call.alpha is None else "two-sided decay"
     if call.banded:
@@ -91,6 +94,8 @@ def kernel_refusal(call: Call, assumed: Assumed | None = None) -> str | None:
     if call.chunk is not None:
         return "Triton kernels take no chunk here: in an export nothing cuts the sequence"
     if call.banded:
+        if call.local is not None:
+            return "Triton kernels take no masked smoothing inside a sliding window"
         if call.window // 2 > WIDEST_BAND:
             return f"Triton kernels take masked windows up to {2 * WIDEST_BAND + 1}"
         if call.query_offset < 0 or call.query_offset + call.query.shape[2] > call.key.shape[2]:
@@ -149,7 +154,7 @@ def _no_narrow(call: Call, assumed: Assumed) -> str | None:
 def _no_mirrored(call: Call, assumed: Assumed) -> str | None:
     H, n = call.query.shape[1:3]
     two_sided = not call.is_causal and call.alpha is not None and assumed.alpha_max is not None
-    square = call.key.shape[1:3] == (H, n) and call.key_mask is None
+    square = call.key.shape[1:3] == (H, n) and call.key_mask is None and call.local is None
     at_start = isinstance(call.query_offset, int) and call.query_offset == 0
     if not (two_sided and square and at_start and mirror_op.serves(call.query, call.value)):
         return "only two-sided decay over a square without a mask, on a recent GPU"
@@ -162,11 +167,27 @@ def _no_mirrored(call: Call, assumed: Assumed) -> str | None:
 def _no_merged(call: Call, assumed: Assumed) -> str | None:
     if call.formula or exporting() or isinstance(call.query_offset, Tensor):
         return "static positions and first derivatives only, and no export"
+    if call.local is not None:
+        return "no sliding windows"
     if call.banded and call.window // 2 > WIDEST_BAND:
         return f"masked windows up to {2 * WIDEST_BAND + 1} only"
     if call.banded and call.query_offset + call.query.shape[2] > call.key.shape[2]:
         return "masked smoothing with queries beyond the last key"
     return no_operator(call)
+
+
+def _no_sliding(call: Call, assumed: Assumed) -> str | None:
+    """One call of CUDA's flash operator, where one of SDPA would do without the window."""
+    if call.local is None or not call.query.is_cuda or exporting():
+        return "a sliding window on CUDA devices only, and no export"
+    if call.key_mask is not None or not (flash_takes(call.query) and call.width <= WIDEST_FLASH):
+        return "half precision without a key mask only"
+    square = call.is_causal or call.query.shape[2] == call.key.shape[2]
+    if isinstance(call.query_offset, Tensor) or call.query_offset != 0 or not square:
+        return "queries and keys are not one square"
+    if functional() or not prologue_runs(call):
+        return "no prologue here"
+    return many_calls(replace(call, local=None), assumed)
 
 
 def _no_rows(call: Call, assumed: Assumed) -> str | None:
@@ -206,8 +227,16 @@ ROUTES = (
         "triton", "mirrored", _no_mirrored, "{many}: one call over two triangles",
         kernel.run_mirrored, kernel.mirrored_steps, named=False,
     ),
+    Route(
+        "sdpa", "sliding", _no_sliding, "a sliding window: one call of the flash operator",
+        local.run_sliding, local.sliding_steps,
+    ),
     Route("triton", "kernel", kernel_refusal, "{many}: one fused kernel", kernel.run, kernel.steps),
     Route("sdpa", "merged", _no_merged, "{many}: parts, merged", merged.run, merged.steps),
+    Route(
+        "sdpa", "local", local.refusal, "{many}: causal squares of its size, merged", local.run,
+        local.steps,
+    ),
     Route("sdpa", "rows", _no_rows, "{many}: the formula on blocks of rows", rows.run, rows.steps),
     Route("reference", "reference", always, "{many}: the formula", _run_reference, ["reference"]),
 )  # fmt: skip
@@ -257,7 +286,7 @@ def _signature(call: Call, impl: str) -> Any:
     kinds = tuple((t.shape, t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors)
     options = (call.window, call.smoothing, call.edge, call.is_causal, call.chunk, call.scale)
     bounds = (call.alpha_max, call.enable_gqa, torch.are_deterministic_algorithms_enabled())
-    key = (impl, kinds, options, bounds)
+    key = (impl, kinds, options, bounds, call.local)
     try:
         hash(key)
     except TypeError:  # arguments that will be refused
@@ -288,14 +317,19 @@ def _plan(call: Call, impl: str, assumed: Assumed) -> Plan:
         many = no_operator(call) or many
     reasons = [route.why.format(many=many, limit=_LIMIT[call.query.dtype])]
     heads, kv_heads = call.heads
-    if heads != kv_heads and route.impl == "sdpa" and route.name in ("folded", "merged"):
-        shared = route.name == "folded" and assumed.equal_in_group
+    if (
+        heads != kv_heads
+        and route.impl == "sdpa"
+        and route.name in ("folded", "merged", "local", "sliding")
+    ):
+        shared = route.name in ("folded", "sliding") and assumed.equal_in_group
         reasons.append(
             "α is equal inside each group: keys and values stay unrepeated"
             if shared
             else f"keys and values are repeated to {heads} heads"
         )
-    prologue = route.impl == "triton" or (route.run is folded.run and prologue_runs(call))
+    by_prologue = route.run in (folded.run, local.run_sliding)
+    prologue = route.impl == "triton" or (by_prologue and prologue_runs(call))
     return Plan(route.impl, route.name, tuple(reasons), assumed, prologue)
 
 

@@ -23,23 +23,29 @@ def run(call: Call, plan: Plan) -> Tensor:
     """
     query, key, value, key_mask, chunk = call.query, call.key, call.value, call.key_mask, call.chunk
     B, heads, _, D = query.shape
-    kv_heads = key.shape[1]
+    kv_heads, first = key.shape[1], 0
     if isinstance(call.query_offset, Tensor):
         position = call.query_offset.reshape(-1, 1, 1, 1)
-    else:  # leave out what the query cannot see
-        seen = max(0, call.query_offset + 1)
-        key, value = key[:, :, :seen], value[:, :, :seen]
-        key_mask = None if key_mask is None else key_mask[:, :seen]
+    else:  # leave out what the query cannot see, and its weights do not reach
+        if call.local is not None and chunk is None:
+            first = max(
+                0, call.query_offset - call.local[0] - reach(call.window, call.smoothing)[0]
+            )
+        seen = slice(first, max(0, call.query_offset + 1))
+        key, value = key[:, :, seen], value[:, :, seen]
+        key_mask = None if key_mask is None else key_mask[:, seen]
         position = torch.full((1, 1, 1, 1), call.query_offset, device=query.device)
-    j = torch.arange(key.shape[2], device=query.device)
+    j = torch.arange(first, first + key.shape[2], device=query.device)
     distance = position - j  # (B or 1, 1, 1, S)
     visible = distance >= 0
     if key_mask is not None:
         visible = visible & key_mask[:, None, None, :]
         value = value.masked_fill(~key_mask[:, None, :, None], 0)
     if chunk is not None:
-        first = position.div(chunk, rounding_mode="floor") * chunk
-        visible = visible & (j >= first)
+        visible = visible & (j >= position.div(chunk, rounding_mode="floor") * chunk)
+    takes = visible  # weights, after smoothing
+    if call.local is not None:
+        visible = visible & (distance <= call.local[0])
 
     grouped = query.reshape(B, kv_heads, heads // kv_heads, D)
     scores: Tensor = full_scores(grouped, key) * call.scale
@@ -54,9 +60,9 @@ def run(call: Call, plan: Plan) -> Tensor:
         if call.edge == "zero":
             weights = weights / call.window
         else:
-            real = visible.to(weights.dtype)
+            real = takes.to(weights.dtype)
             weights = weights / _sum(real, before, after).clamp(min=1)
-        weights = _sum(weights, after, before).masked_fill(~visible, 0)
+        weights = _sum(weights, after, before).masked_fill(~takes, 0)
     return (weights.to(value.dtype) @ value).reshape(B, heads, 1, -1)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from longlens.ops.las.call import Call, cast, check
+from longlens.ops.las.call import Call, cast, check, sides
 from longlens.ops.las.checks import read_alpha
 from longlens.ops.las.decay import FOLD_RANGE, fold
 from longlens.ops.las.exchange import (
@@ -60,6 +60,7 @@ def las_attention_sharded(
     is_causal: bool = True,
     key_mask: Tensor | None = None,
     chunk: int | None = None,
+    local: int | tuple[int, int] | None = None,
     alpha_max: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -90,6 +91,7 @@ def las_attention_sharded(
         key_mask: (B, n) bool, of this rank's positions.
         chunk: attend inside blocks of this many positions of the whole sequence. A block may
             straddle ranks. With "gather" only.
+        local: a sliding window, of which a rank fetches no more than it sees. With "gather" only.
         alpha_max: a bound on `alpha` known without reading it.
         scale: factor of the scores; None: 1/sqrt(D).
         enable_gqa: allow fewer key heads than query heads.
@@ -120,10 +122,11 @@ def las_attention_sharded(
         raise ValueError(f"impl must be one of {allowed} with exchange={exchange!r}, got {impl!r}")
     call = Call(
         query, key, value, alpha, window, smoothing, edge, is_causal, key_mask, None, chunk,
-        alpha_max, scale, enable_gqa,
+        alpha_max, scale, enable_gqa, local=local,
     )  # fmt: skip
     cast(call)
-    pieces = _pieces(check(call), group, lengths, exchange)
+    check(call).local = sides(local, is_causal)  # wider than a piece it may still be a window
+    pieces = _pieces(call, group, lengths, exchange)
     if exchange == "ring":
         out: Tensor = ring_attention(call, pieces)
         return out
@@ -168,6 +171,7 @@ def _pieces(
         edge=call.edge,
         is_causal=call.is_causal,
         chunk=call.chunk,
+        local=call.local,
         scale=call.scale,
     )
 
@@ -181,6 +185,10 @@ def _visible(call: Call, span: Span, total: int) -> Span:
     if call.chunk is not None:
         first = span[0] // call.chunk * call.chunk
         last = min(last, -(-span[1] // call.chunk) * call.chunk)
+    if call.local is not None:
+        before, after = reach(call.window, call.smoothing)
+        first = max(first, span[0] - call.local[0] - before)
+        last = min(last, span[1] + call.local[1] + after)
     return first, last
 
 

@@ -33,6 +33,7 @@ def las_attention_varlen(
     edge: str = "zero",
     is_causal: bool = True,
     chunk: int | None = None,
+    local: int | tuple[int, int] | None = None,
     alpha_max: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -53,6 +54,7 @@ def las_attention_varlen(
         edge: as in `las_attention`; the edges are those of each sequence.
         is_causal: as in `las_attention`.
         chunk: as in `las_attention`; blocks are counted from the start of each sequence.
+        local: as in `las_attention`.
         alpha_max: as in `las_attention`.
         scale: as in `las_attention`.
         enable_gqa: as in `las_attention`.
@@ -72,7 +74,7 @@ def las_attention_varlen(
     q, k, v = (t.transpose(0, 1)[None] for t in (query, key, value))  # (1, H, T, D)
     call = Call(
         q, k, v, alpha, window, smoothing, edge, is_causal, None, 0, chunk, alpha_max, scale,
-        enable_gqa,
+        enable_gqa, local=local,
     )  # fmt: skip
     cast(call)
     check_impl(impl)
@@ -90,8 +92,8 @@ def _run_kernel(call: Call, plan: Plan) -> Tensor:
     """By kernels that read the packed tensors as they are: (1, Hq, T, Dv)."""
     v = call.value if call.window == 1 else _pool(call)
     return kernel_attention(
-        call.query, call.key, v, alpha=call.alpha, packing=call.packing, causal=call.is_causal,
-        scale=call.scale,
+        call.query, call.key, v, alpha=call.alpha, packing=call.packing,
+        lag=0 if call.is_causal else None, local=call.local, scale=call.scale,
     )[0]  # fmt: skip
 
 

@@ -62,8 +62,13 @@ def beats_sdpa(query: Tensor, value: Tensor) -> bool:
 
 
 def _plain(numbers: Numbers, sides: list[Tensor | None]) -> bool:
-    """Causal, without a lag, decay, mask or packing."""
-    return bool(numbers.causal) and numbers.lag == 0 and all(side is None for side in sides)
+    """Causal, without a lag, sliding window, decay, mask or packing."""
+    return (
+        bool(numbers.causal)
+        and numbers.lag == 0
+        and numbers.left < 0
+        and all(side is None for side in sides)
+    )
 
 
 def _blocks(kernel: str, q: Tensor, v: Tensor, plain: bool) -> Blocks:
@@ -80,7 +85,8 @@ def _numbers(
     """The numbers after the strides of tensors: those of side inputs, lengths, head counts."""
     H, L = q.shape[1:3]
     mask_b = 0 if mask is None else mask.shape[1]  # it is dense by now
-    return [H * L, L, mask_b, L, k.shape[2], numbers.offset, numbers.lag, scale, heads]
+    _, offset, lag, _, left, right = numbers
+    return [H * L, L, mask_b, L, k.shape[2], offset, lag, left, right, scale, heads]
 
 
 def _settings(
@@ -91,7 +97,8 @@ def _settings(
     D, DV = q.shape[3], v.shape[3]
     return dict(
         D=D, DV=DV, BD=max(16, next_power_of_2(D)), BDV=max(16, next_power_of_2(DV)),
-        BM=blocks.queries, BN=blocks.keys, CAUSAL=bool(numbers.causal), HAS_ALPHA=alpha is not None,
+        BM=blocks.queries, BN=blocks.keys, CAUSAL=bool(numbers.causal), LOCAL=numbers.left >= 0,
+        HAS_ALPHA=alpha is not None,
         HAS_MASK=mask is not None, VARLEN=bounds is not None,
         # float32 stays float32: three TF32 products make up one
         PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
@@ -119,6 +126,8 @@ class Numbers(NamedTuple):
     offset: int
     lag: int  # a causal query sees keys up to its position minus this
     causal: int  # 0 or 1
+    left: int = -1  # keys before a query's own position that it sees; -1: all
+    right: int = -1  # those after it, unless causal
 
 
 def _forward(
@@ -229,9 +238,15 @@ las_kernel, _apply = fused_operator(
 )  # fmt: skip
 
 
-def _products(q: list[int], k: list[int], v: list[int], bounds: Any, longest: int) -> int:
-    """As torch counts attention: the whole square, causal or not; packed, as many of them."""
-    keys = k[2] if bounds is None else longest
+def _products(q: list[int], k: list[int], v: list[int], bounds: Any, numbers: list[int]) -> int:
+    """As torch counts attention: the whole square, causal or not; packed, as many of them.
+
+    Of a sliding window, as many keys as it is wide.
+    """
+    n = Numbers(*numbers)
+    keys = k[2] if bounds is None else n.longest
+    if n.left >= 0:
+        keys = min(keys, n.left + 1 + max(n.right, 0))
     return 2 * math.prod(q[:3]) * keys * (q[3] + v[3])
 
 
@@ -239,7 +254,7 @@ def _products(q: list[int], k: list[int], v: list[int], bounds: Any, longest: in
 def _(
     q: Any, k: Any, v: Any, _a: Any, _m: Any, bounds: Any, numbers: list[int], *_: Any, **__: Any
 ) -> int:
-    return _products(q, k, v, bounds, numbers[0])
+    return _products(q, k, v, bounds, numbers)
 
 
 @register_flop_formula(torch.ops.longlens.las_kernel_backward)
@@ -247,7 +262,7 @@ def _(
     _g: Any, _l: Any, saved: Any, _a: Any, _m: Any, bounds: Any, numbers: list[int], *_: Any,
     **__: Any,
 ) -> int:  # fmt: skip
-    return _products(saved[0], saved[1], saved[2], bounds, numbers[0]) * 5 // 2
+    return _products(saved[0], saved[1], saved[2], bounds, numbers) * 5 // 2
 
 
 def kernel_attention(
@@ -259,16 +274,17 @@ def kernel_attention(
     mask: Tensor | None = None,
     packing: Packing | None = None,
     offset: int = 0,
-    lag: int = 0,
-    causal: bool,
+    lag: int | None,
+    local: tuple[int, int] | None = None,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """Attention over pooled values, (B, Hq, L, Dv), and its log-sum-exp (B, Hq, L) in float32.
 
-    A causal query sees keys up to its position minus `lag`. `packing` cuts one long row (B = 1)
-    into sequences.
+    A query sees keys up to its position minus `lag`, or on both sides where that is None; `local`
+    is the number of keys that it sees before and after its own position, None for all. `packing`
+    cuts one long row (B = 1) into sequences.
     """
     bounds, longest = (None, q.shape[2]) if packing is None else packing
-    numbers = [longest, offset, lag, int(causal)]
+    numbers = [longest, offset, lag or 0, int(lag is not None), *(local or ())]
     out, lse = _apply(q, k, v, alpha, mask, bounds, numbers, scale)
     return out, lse

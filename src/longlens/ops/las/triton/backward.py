@@ -60,19 +60,19 @@ def delta_kernel(
 @triton.jit
 def _walk_keys(
     dq, dalpha, inner, moment, q, do, k, v, row_lse, row_delta, pos, edge, rate, scale, lag,
-    lo, hi, S, mask, d, dv, k_l, v_l,
+    left, right, lo, hi, S, mask, d, dv, k_l, v_l,
     PLACE: tl.constexpr, CHECK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BD: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, ALPHA_GRADIENT: tl.constexpr,
-    PRECISION: tl.constexpr,
+    LOCAL: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr,
+    ALPHA_GRADIENT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     for n in range(lo, hi, BN):
         j = n + tl.arange(0, BN)
         keys = load_rows(k, j, k_l, S, d, D, BD, CHECK)
         values = load_rows(v, j, v_l, S, dv, DV, BDV, CHECK)
         s, factor = tile_scores(
-            q, keys, pos, j, edge, rate, scale, lag, S, mask,
-            PLACE, CAUSAL, HAS_ALPHA, HAS_MASK, CHECK, PRECISION,
+            q, keys, pos, j, edge, rate, scale, lag, left, right, S, mask,
+            PLACE, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK, CHECK, PRECISION,
         )  # fmt: skip
         p = tl.exp2(s - row_lse[:, None])
         dp = tl.dot(do, tl.trans(values), input_precision=EXACT)
@@ -91,11 +91,12 @@ def _walk_keys(
 def query_kernel(
     q, k, v, do, lse_2, delta, dlse, dq, dalpha, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dq_b, dq_h, dq_l,
-    lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads, group,
+    lse_b, lse_h, mask_b, L, S, offset, lag, left, right, scale, heads, group,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
     BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, EVEN: tl.constexpr,
-    ALPHA_GRADIENT: tl.constexpr, HAS_LSE_GRADIENT: tl.constexpr, PRECISION: tl.constexpr,
+    LOCAL: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr,
+    EVEN: tl.constexpr, ALPHA_GRADIENT: tl.constexpr, HAS_LSE_GRADIENT: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dq, and for each row its share of α's gradient.
 
@@ -132,33 +133,51 @@ def query_kernel(
         rates = tl.zeros((BM,), tl.float32)
         inner = tl.zeros((BM,), tl.float32)  # Σ p·dp
         moment = tl.zeros((BM,), tl.float32)  # Σ p·s·distance
-        before_stop, around_stop, after_start = key_ranges(first, last, lag, S, BN, CAUSAL)
+        begin, before_start, before_stop, around_stop, after_start, after_stop, stop = key_ranges(
+            first, last, lag, left, right, S, BN, CAUSAL, LOCAL
+        )
         scale_2 = scale * LOG2_E
         total, rates, inner, moment = _walk_keys(
             total, rates, inner, moment, scaled_rows(rows, pos - first, rate, HAS_ALPHA), grads,
-            k, v, row_lse, row_delta, pos, first, rate, scale_2, lag, 0, before_stop, S, mask, d,
-            dv, k_l, v_l, BEFORE, False, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK,
-            ALPHA_GRADIENT, PRECISION,
+            k, v, row_lse, row_delta, pos, first, rate, scale_2, lag, left, right, before_start,
+            before_stop, S, mask, d, dv, k_l, v_l,
+            BEFORE, False, D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK, ALPHA_GRADIENT,
+            PRECISION,
         )  # fmt: skip
         if HAS_ALPHA:
             total *= decay(pos - first, rate)[:, None]
         total, rates, inner, moment = _walk_keys(
             total, rates, inner, moment, rows, grads, k, v, row_lse, row_delta, pos, first, rate,
-            scale_2, lag, before_stop, around_stop, S, mask, d, dv, k_l, v_l,
-            AROUND, True, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, ALPHA_GRADIENT,
+            scale_2, lag, left, right, before_stop, around_stop, S, mask, d, dv, k_l, v_l,
+            AROUND, True, D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK, ALPHA_GRADIENT,
             PRECISION,
         )  # fmt: skip
+        if LOCAL:
+            total, rates, inner, moment = _walk_keys(
+                total, rates, inner, moment, rows, grads, k, v, row_lse, row_delta, pos, first,
+                rate, scale_2, lag, left, right, begin, before_start, S, mask, d, dv, k_l, v_l,
+                AROUND, True, D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK,
+                ALPHA_GRADIENT, PRECISION,
+            )  # fmt: skip
         if not CAUSAL:
             later = tl.zeros((BM, BD), tl.float32)
             later, rates, inner, moment = _walk_keys(
                 later, rates, inner, moment, scaled_rows(rows, last - pos, rate, HAS_ALPHA), grads,
-                k, v, row_lse, row_delta, pos, last, rate, scale_2, lag, after_start, S, S, mask,
-                d, dv, k_l, v_l, AFTER, not EVEN, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK,
+                k, v, row_lse, row_delta, pos, last, rate, scale_2, lag, left, right, after_start,
+                after_stop, S, mask, d, dv, k_l, v_l,
+                AFTER, not (EVEN or LOCAL), D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK,
                 ALPHA_GRADIENT, PRECISION,
             )  # fmt: skip
             if HAS_ALPHA:
                 later *= decay(last - pos, rate)[:, None]
             total += later
+            if LOCAL:
+                total, rates, inner, moment = _walk_keys(
+                    total, rates, inner, moment, rows, grads, k, v, row_lse, row_delta, pos, first,
+                    rate, scale_2, lag, left, right, after_stop, stop, S, mask, d, dv, k_l, v_l,
+                    AROUND, True, D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK,
+                    ALPHA_GRADIENT, PRECISION,
+                )  # fmt: skip
         at = dq + i.to(tl.int64)[:, None] * dq_l + d[None, :]
         fits = ok[:, None] & (d < D)[None, :]
         tl.store(at, (total * scale).to(dq.dtype.element_ty), mask=fits)
@@ -172,11 +191,11 @@ def query_kernel(
 
 @triton.jit
 def _walk_queries(
-    dk, dv_total, q, do, k, v, lse_2, delta, j, edge, rate, scale, offset, lag, lo, hi, L, d, dv,
-    q_l, do_l,
+    dk, dv_total, q, do, k, v, lse_2, delta, j, edge, rate, scale, offset, lag, left, right, lo,
+    hi, L, d, dv, q_l, do_l,
     PLACE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
-    BM: tl.constexpr, CAUSAL: tl.constexpr, HAS_ALPHA: tl.constexpr, CHECK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    BM: tl.constexpr, CAUSAL: tl.constexpr, LOCAL: tl.constexpr, HAS_ALPHA: tl.constexpr,
+    CHECK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The same with transposed tiles, (BN, BM).
 
@@ -206,6 +225,10 @@ def _walk_queries(
         p = tl.exp2(s * (factor * scale) - row_lse[None, :])
         if PLACE == AROUND and CAUSAL:
             p = tl.where(pos[None, :] - lag >= j[:, None], p, 0.0)
+        if PLACE == AROUND and LOCAL:
+            p = tl.where(pos[None, :] - j[:, None] <= left, p, 0.0)
+            if not CAUSAL:
+                p = tl.where(j[:, None] - pos[None, :] <= right, p, 0.0)
         dv_total = tl.dot(p.to(grads.dtype), grads, dv_total, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(grads), input_precision=EXACT)
         ds = p * (dp * factor - row_delta[None, :] * factor)  # one fused operation in plain tiles
@@ -217,10 +240,11 @@ def _walk_queries(
 def key_kernel(
     q, k, v, do, lse_2, delta, dk, dv_out, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dk_b, dk_h, dk_l,
-    dv_b, dv_h, dv_l, lse_b, lse_h, mask_b, L, S, offset, lag, scale, heads,
+    dv_b, dv_h, dv_l, lse_b, lse_h, mask_b, L, S, offset, lag, left, right, scale, heads,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, PRECISION: tl.constexpr,
+    LOCAL: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dk and dv; all query heads of a group are summed here."""
     block = tl.program_id(0)
@@ -243,6 +267,14 @@ def key_kernel(
         after_start = tl.maximum(after_start, before_stop)
         whole = L // BM * BM  # blocks from here on are partly filled
         whole = tl.maximum(after_start, whole)
+        before_start = 0
+        if LOCAL:  # from `whole` to `stop`, and from `begin` to `before_start`, windows end
+            stop = tl.maximum(tl.minimum(last + left - offset + 1, L), 0)
+            inside = tl.maximum(tl.minimum(first + left - offset + 1, L), 0) // BM * BM
+            whole = tl.minimum(tl.maximum(after_start, inside), whole)
+            begin = tl.maximum(tl.minimum(first - right - offset, L), 0) // BM * BM
+            before_start = tl.cdiv(tl.maximum(tl.minimum(last - right - offset, L), 0), BM) * BM
+            before_start = tl.minimum(before_start, before_stop)
         scale_2 = scale * LOG2_E
         dk_total = tl.zeros((BN, BD), tl.float32)
         dv_total = tl.zeros((BN, BDV), tl.float32)
@@ -258,21 +290,28 @@ def key_kernel(
             part = tl.zeros((BN, BD), tl.float32)
             part, dv_total = _walk_queries(
                 part, dv_total, own_q, own_do, near, values, lse_2 + row_at, delta + row_at, j,
-                last, rate, scale_2, offset, lag, after_start, whole, L, d, dv, q_l, do_l,
-                BEFORE, D, DV, BD, BDV, BM, CAUSAL, HAS_ALPHA, False, PRECISION,
+                last, rate, scale_2, offset, lag, left, right, after_start, whole, L, d, dv, q_l,
+                do_l, BEFORE, D, DV, BD, BDV, BM, CAUSAL, LOCAL, HAS_ALPHA, False, PRECISION,
             )  # fmt: skip
-            part, dv_total = _walk_queries(
-                part, dv_total, own_q, own_do, near, values, lse_2 + row_at, delta + row_at, j,
-                last, rate, scale_2, offset, lag, whole, L, L, d, dv, q_l, do_l,
-                BEFORE, D, DV, BD, BDV, BM, CAUSAL, HAS_ALPHA, True, PRECISION,
-            )  # fmt: skip
+            if not LOCAL:
+                part, dv_total = _walk_queries(
+                    part, dv_total, own_q, own_do, near, values, lse_2 + row_at, delta + row_at, j,
+                    last, rate, scale_2, offset, lag, left, right, whole, L, L, d, dv, q_l, do_l,
+                    BEFORE, D, DV, BD, BDV, BM, CAUSAL, LOCAL, HAS_ALPHA, True, PRECISION,
+                )  # fmt: skip
             if HAS_ALPHA:
                 part *= decay(last - j, rate)[:, None]
+            if LOCAL:
+                part, dv_total = _walk_queries(
+                    part, dv_total, own_q, own_do, keys, values, lse_2 + row_at, delta + row_at, j,
+                    last, rate, scale_2, offset, lag, left, right, whole, stop, L, d, dv, q_l, do_l,
+                    AROUND, D, DV, BD, BDV, BM, CAUSAL, LOCAL, HAS_ALPHA, True, PRECISION,
+                )  # fmt: skip
             part, dv_total = _walk_queries(
                 part, dv_total, own_q, own_do, keys, values, lse_2 + row_at, delta + row_at, j,
-                last, rate, scale_2, offset, lag, before_stop, tl.minimum(after_start, L), L, d,
-                dv, q_l, do_l,
-                AROUND, D, DV, BD, BDV, BM, CAUSAL, HAS_ALPHA, True, PRECISION,
+                last, rate, scale_2, offset, lag, left, right, before_stop,
+                tl.minimum(after_start, L), L, d, dv, q_l, do_l,
+                AROUND, D, DV, BD, BDV, BM, CAUSAL, LOCAL, HAS_ALPHA, True, PRECISION,
             )  # fmt: skip
             dk_total += part
             if not CAUSAL:
@@ -280,11 +319,18 @@ def key_kernel(
                 part, dv_total = _walk_queries(
                     part, dv_total, own_q, own_do, scaled_rows(keys, j - first, rate, HAS_ALPHA),
                     values, lse_2 + row_at, delta + row_at, j, first, rate, scale_2, offset, lag,
-                    0, before_stop, L, d, dv, q_l, do_l,
-                    AFTER, D, DV, BD, BDV, BM, CAUSAL, HAS_ALPHA, False, PRECISION,
+                    left, right, before_start, before_stop, L, d, dv, q_l, do_l,
+                    AFTER, D, DV, BD, BDV, BM, CAUSAL, LOCAL, HAS_ALPHA, False, PRECISION,
                 )  # fmt: skip
                 if HAS_ALPHA:
                     part *= decay(j - first, rate)[:, None]
+                if LOCAL:
+                    part, dv_total = _walk_queries(
+                        part, dv_total, own_q, own_do, keys, values, lse_2 + row_at,
+                        delta + row_at, j, first, rate, scale_2, offset, lag, left, right, begin,
+                        before_start, L, d, dv, q_l, do_l,
+                        AROUND, D, DV, BD, BDV, BM, CAUSAL, LOCAL, HAS_ALPHA, True, PRECISION,
+                    )  # fmt: skip
                 dk_total += part
         dk_total *= scale
         if HAS_MASK:

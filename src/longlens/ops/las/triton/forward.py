@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 # Numbers that are not worth a compilation of their own when divisible by 16 or equal to 1
-COUNTS = ["L", "S", "offset", "lag", "lse_b", "lse_h", "mask_b", "heads", "group"]
+COUNTS = ["L", "S", "offset", "lag", "left", "right", "lse_b", "lse_h", "mask_b", "heads", "group"]
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 # How the keys of a tile lie to its queries
@@ -61,11 +61,16 @@ def decay(distance, rate):
 
 
 @triton.jit
-def key_ranges(first, last, lag, S, BN: tl.constexpr, CAUSAL: tl.constexpr):
+def key_ranges(
+    first, last, lag, left, right, S,
+    BN: tl.constexpr, CAUSAL: tl.constexpr, LOCAL: tl.constexpr,
+):  # fmt: skip
     """Split the keys by their place to queries at positions first … last.
 
-    Returns (before_stop, around_stop, after_start): tiles start at multiples of BN; a query sees
-    keys up to its position minus `lag`, if causal.
+    Returns (start, before_start, before_stop, around_stop, after_start, after_stop, stop): tiles
+    start at multiples of BN; a query sees keys up to its position minus `lag`, if causal. Tiles
+    from `start` to `before_start` and from `after_stop` to `stop` lie across an end of the sliding
+    window of some query; there are none without LOCAL.
     """
     before_stop = tl.maximum(tl.minimum(first - lag + 1, S), 0) // BN * BN
     if CAUSAL:
@@ -75,14 +80,24 @@ def key_ranges(first, last, lag, S, BN: tl.constexpr, CAUSAL: tl.constexpr):
         after_start = tl.cdiv(tl.maximum(tl.minimum(last, S), 0), BN) * BN
         after_start = tl.maximum(after_start, before_stop)
         around_stop = tl.minimum(after_start, S)
-    return before_stop, around_stop, after_start
+    start, before_start, after_stop, stop = 0, 0, S, S
+    if LOCAL:
+        start = tl.maximum(tl.minimum(first - left, S), 0) // BN * BN
+        before_stop = tl.maximum(before_stop, start)
+        before_start = tl.cdiv(tl.maximum(tl.minimum(last - left, S), 0), BN) * BN
+        before_start = tl.minimum(tl.maximum(before_start, start), before_stop)
+        if not CAUSAL:
+            stop = tl.maximum(tl.minimum(last + right + 1, S), 0)
+            after_stop = tl.maximum(tl.minimum(first + right + 1, S), 0) // BN * BN
+            after_stop = tl.maximum(after_stop, after_start)
+    return start, before_start, before_stop, around_stop, after_start, after_stop, stop
 
 
 @triton.jit
 def tile_scores(
-    q, k, pos, j, edge, rate, scale, lag, S, mask,
-    PLACE: tl.constexpr, CAUSAL: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr,
-    CHECK: tl.constexpr, PRECISION: tl.constexpr,
+    q, k, pos, j, edge, rate, scale, lag, left, right, S, mask,
+    PLACE: tl.constexpr, CAUSAL: tl.constexpr, LOCAL: tl.constexpr, HAS_ALPHA: tl.constexpr,
+    HAS_MASK: tl.constexpr, CHECK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Scores (BM, BN) of one tile, and the factor by which they and their gradients are scaled."""
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
@@ -98,6 +113,10 @@ def tile_scores(
     s = s * (factor * scale)
     if PLACE == AROUND and CAUSAL:
         s = tl.where(pos[:, None] - lag >= j[None, :], s, float("-inf"))
+    if PLACE == AROUND and LOCAL:
+        s = tl.where(pos[:, None] - j[None, :] <= left, s, float("-inf"))
+        if not CAUSAL:
+            s = tl.where(j[None, :] - pos[:, None] <= right, s, float("-inf"))
     if HAS_MASK:
         real = tl.load(mask + j, mask=j < S, other=0) != 0
         s = tl.where(real[None, :], s, float("-inf"))
@@ -108,18 +127,19 @@ def tile_scores(
 
 @triton.jit
 def _walk(
-    acc, top, total, q, k, v, pos, edge, rate, scale, lag, lo, hi, S, mask, d, dv, k_l, v_l,
+    acc, top, total, q, k, v, pos, edge, rate, scale, lag, left, right, lo, hi, S, mask, d, dv,
+    k_l, v_l,
     PLACE: tl.constexpr, CHECK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     BD: tl.constexpr, BDV: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    LOCAL: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Online softmax over the keys lo … hi-1."""
     for n in range(lo, hi, BN):
         j = n + tl.arange(0, BN)
         keys = load_rows(k, j, k_l, S, d, D, BD, CHECK)
         s, _ = tile_scores(
-            q, keys, pos, j, edge, rate, scale, lag, S, mask,
-            PLACE, CAUSAL, HAS_ALPHA, HAS_MASK, CHECK, PRECISION,
+            q, keys, pos, j, edge, rate, scale, lag, left, right, S, mask,
+            PLACE, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK, CHECK, PRECISION,
         )  # fmt: skip
         new_top = tl.maximum(top, tl.max(s, 1))
         safe = tl.where(new_top == float("-inf"), 0.0, new_top)  # rows that have seen no key yet
@@ -145,11 +165,11 @@ def scaled_rows(q, distance, rate, HAS_ALPHA: tl.constexpr):
 def forward_kernel(
     q, k, v, out, lse, alpha, mask, cu,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l, lse_b, lse_h, mask_b,
-    L, S, offset, lag, scale, heads, group,
+    L, S, offset, lag, left, right, scale, heads, group,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
     BDV: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr, EVEN: tl.constexpr,
-    PRECISION: tl.constexpr,
+    LOCAL: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr, VARLEN: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write out (B, H, L, DV) and its natural log-sum-exp; a row without keys gets 0 and -inf."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest causal rows come first
@@ -174,24 +194,39 @@ def forward_kernel(
         acc = tl.zeros((BM, BDV), tl.float32)
         top = tl.full((BM,), float("-inf"), tl.float32)
         total = tl.zeros((BM,), tl.float32)
-        before_stop, around_stop, after_start = key_ranges(first, last, lag, S, BN, CAUSAL)
+        begin, before_start, before_stop, around_stop, after_start, after_stop, stop = key_ranges(
+            first, last, lag, left, right, S, BN, CAUSAL, LOCAL
+        )
         scale_2 = scale * LOG2_E
+        if LOCAL:
+            acc, top, total = _walk(
+                acc, top, total, rows, k, v, pos, first, rate, scale_2, lag, left, right, begin,
+                before_start, S, mask, d, dv, k_l, v_l,
+                AROUND, True, D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK, PRECISION,
+            )  # fmt: skip
         acc, top, total = _walk(
             acc, top, total, scaled_rows(rows, pos - first, rate, HAS_ALPHA), k, v, pos, first,
-            rate, scale_2, lag, 0, before_stop, S, mask, d, dv, k_l, v_l,
-            BEFORE, False, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, PRECISION,
+            rate, scale_2, lag, left, right, before_start, before_stop, S, mask, d, dv, k_l, v_l,
+            BEFORE, False, D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK, PRECISION,
         )  # fmt: skip
         acc, top, total = _walk(
-            acc, top, total, rows, k, v, pos, first, rate, scale_2, lag, before_stop, around_stop,
-            S, mask, d, dv, k_l, v_l,
-            AROUND, True, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, PRECISION,
+            acc, top, total, rows, k, v, pos, first, rate, scale_2, lag, left, right, before_stop,
+            around_stop, S, mask, d, dv, k_l, v_l,
+            AROUND, True, D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK, PRECISION,
         )  # fmt: skip
         if not CAUSAL:
             acc, top, total = _walk(
                 acc, top, total, scaled_rows(rows, last - pos, rate, HAS_ALPHA), k, v, pos, last,
-                rate, scale_2, lag, after_start, S, S, mask, d, dv, k_l, v_l,
-                AFTER, not EVEN, D, DV, BD, BDV, BN, CAUSAL, HAS_ALPHA, HAS_MASK, PRECISION,
+                rate, scale_2, lag, left, right, after_start, after_stop, S, mask, d, dv, k_l, v_l,
+                AFTER, not (EVEN or LOCAL), D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK,
+                PRECISION,
             )  # fmt: skip
+            if LOCAL:
+                acc, top, total = _walk(
+                    acc, top, total, rows, k, v, pos, first, rate, scale_2, lag, left, right,
+                    after_stop, stop, S, mask, d, dv, k_l, v_l,
+                    AROUND, True, D, DV, BD, BDV, BN, CAUSAL, LOCAL, HAS_ALPHA, HAS_MASK, PRECISION,
+                )  # fmt: skip
         empty = total == 0.0
         acc = acc / tl.where(empty, 1.0, total)[:, None]
         found = (top + tl.log2(tl.where(empty, 1.0, total))) * LN_2
