@@ -62,7 +62,7 @@ def test_ctrl_c_ends_the_atlas_and_keeps_no_half_audit(tmp_path, monkeypatch):
 
 
 def test_what_an_eighth_misses():
-    curve = [dict(receptive_field=field, test=test)
+    curve = [dict(receptive_field=field, validation=test, test=test)
              for field, test in ((3, 0.6), (9, 0.7), (33, 0.9), (None, 0.9))]  # fmt: skip
     sharp = np.tile([0.6, 0.7, 0.9, 0.9], (100, 1))
     found = near(curve, sharp, 3, 0.5, 72)

@@ -206,3 +206,16 @@ def test_patterns_and_dilations_fill_the_reach():
         kernels(9, generator(0)).shape == (84, 9)
         and len({*map(tuple, kernels(9, generator(0)))}) == 84
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "distance"),
+    [("shift-above", dict(length=32), 28), ("lag", dict(length=64, distance=28, tokens=3), 28)],
+)
+def test_what_is_read_out_at_the_end_is_found_at_its_distance(tmp_path, name, options, distance):
+    task = load(name, tmp_path, train=900, validation=100, test=600, **options)
+    prober = Prober(task, 1000, 600)
+    short = prober.probe("window", distance - 2, 0)  # the first value that matters is one more away
+    enough = prober.probe("window", distance + 1, 0)
+    assert short.test < 0.6
+    assert enough.test > 0.85

@@ -13,12 +13,16 @@ The first three have one channel and a target at every position. The others have
 which is 1 on the blanks (``reverse``, ``sort``) or on the marked values (``select``), and targets
 on the blanks only, so that causal models can do them. The papers state neither lengths nor sizes of
 the sets for their tables; here they are options.
+
+``NAME-above`` is the last target alone, as two classes (is it above its median?), read out at the
+last position: audits and probes ask for classes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +36,7 @@ from longlens.tasks.spec import SPLITS, Spec
 NAMES = ("select", "cumsum", "cummax", "shift", "reverse", "sort")
 BLOCK = 2000
 SHIFTS = 8
+ABOVE = "-above"  # ends the names of tasks that ask for a class
 
 
 @dataclass(frozen=True)
@@ -78,9 +83,25 @@ def make_block(
     name: str, options: AtomicOptions, split: str, block: int, count: int
 ) -> dict[str, Array]:
     """Make one block of the task ``name``, a pure function of the arguments."""
-    key = (options.seed, NAMES.index(name), SPLITS.index(split), block)
-    inputs, targets = examples(name, options, generator(*key), count)
+    plain = name.removesuffix(ABOVE)
+    key = (options.seed, NAMES.index(plain), SPLITS.index(split), block)
+    inputs, targets = examples(plain, options, generator(*key), count)
+    if plain != name:
+        above = targets[:, -1, -1] > median(plain, options)
+        return {"inputs": inputs, "targets": above.astype(np.uint8)}
     return {"inputs": inputs, "targets": targets}
+
+
+def median(name: str, options: AtomicOptions) -> float:
+    """The median of the last target of the task ``name``.
+
+    >>> median("shift", AtomicOptions()), round(median("cummax", AtomicOptions(length=16)), 3)
+    (0.0, 1.724)
+    """
+    if name not in ("cummax", "sort"):
+        return 0.0
+    values = options.length if name == "cummax" else options.length // 2
+    return float(NormalDist().inv_cdf(0.5 ** (1 / values)))  # of the largest of so many
 
 
 def examples(
@@ -132,7 +153,12 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
 
 def spec(name: str, options: AtomicOptions) -> Spec:
     """The shape of the task ``name``."""
-    inputs, targets = examples(name, options, generator(0), 1)
+    inputs, targets = examples(name.removesuffix(ABOVE), options, generator(0), 1)
+    if name.endswith(ABOVE):
+        return Spec(
+            kind="classification", inputs="floats", max_length=options.length, num_classes=2,
+            channels=inputs.shape[2], class_names=("below", "above"), readout="last",
+        )  # fmt: skip
     return Spec(
         kind="regression",
         inputs="floats",

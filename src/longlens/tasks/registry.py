@@ -14,6 +14,8 @@ from longlens.tasks.farfield import build as farfield
 from longlens.tasks.farfield import injection
 from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD_OPTIONS
 from longlens.tasks.pathfinder import generate as pathfinder
+from longlens.tasks.synthetic import SYNTHETIC
+from longlens.tasks.synthetic.base import estimate as synthetic_estimate
 
 _OWN = "generated here"
 _MIT = "MIT (part of longlens)"
@@ -166,12 +168,24 @@ _ALL = [
     ),
     *(
         TaskInfo(
-            name=name, summary=f"{summary} (regression)", length="512", classes="–",
+            name=name + ending, length="512", classes="2" if ending else "–",
+            summary=f"{summary}: is the last above its median?" if ending
+            else f"{summary} (regression)",
             sizes="10,000 / 1,000 / 1,000", source=_OWN, licence=_MIT,
             options=atomic.SelectOptions if name == "select" else atomic.AtomicOptions,
-            build=atomic.build, estimate=atomic.estimate, spec=partial(atomic.spec, name),
+            build=atomic.build, estimate=atomic.estimate, spec=partial(atomic.spec, name + ending),
         )
+        for ending in ("", atomic.ABOVE)
         for name, summary in _ATOMIC.items()
+    ),
+    *(
+        TaskInfo(
+            name=name, summary=kind.summary, length=f"{kind.options().length}",
+            classes=f"{kind.classes(kind.options())}", sizes="10,000 / 1,000 / 2,000", source=_OWN,
+            licence=_MIT, options=kind.options, build=kind.build, estimate=synthetic_estimate,
+            spec=kind.spec,
+        )
+        for name, kind in SYNTHETIC.items()
     ),
     *(
         TaskInfo(

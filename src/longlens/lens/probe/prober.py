@@ -127,6 +127,10 @@ class Prober:
         known, test = self._ready(self.known, reach), self._ready(self.test, reach)
         features = self._features(where, reach, seed, self.count, known)
         x, unseen = features(known), features(test)
+        if self.series and self.spec.readout == "last":  # values where they stand
+            wide = min(reach or self.longest, self.longest)
+            x, unseen = (torch.cat([pooled, last_values(examples, wide)], 1)
+                         for pooled, examples in ((x, known), (unseen, test)))  # fmt: skip
         fit = fit_ridge(x, self.labels, self.classes)
         if isinstance(features, TokenFeatures) and where == "window":
             columns = torch.tensor(features.pairs)
@@ -157,6 +161,18 @@ class Prober:
                                   padded=where == "anywhere")  # fmt: skip
         longest = (wide if reach is not None else self.longest) if placed else None
         return TokenFeatures(self.spec.vocab_size or 0, wide, count, seed, longest)
+
+
+def last_values(examples: Sequence[Array], wide: int) -> torch.Tensor:
+    """The last ``wide`` values of series (L, C) as (N, wide · C); zeros before a shorter one.
+
+    >>> last_values([np.array([[1.0], [2.0]]), np.array([[3.0]])], 2).tolist()
+    [[1.0, 2.0], [0.0, 3.0]]
+    """
+    found = np.zeros((len(examples), wide, examples[0].shape[1]), np.float32)
+    for row, example in zip(found, examples, strict=True):
+        row[wide - len(example[-wide:]) :] = example[-wide:]
+    return torch.from_numpy(found.reshape(len(examples), -1))
 
 
 def features_for(examples: int, positions: int) -> int:
