@@ -178,13 +178,13 @@ def test_the_steps_of_a_budget_fit_and_one_more_does_not(every):
     timing = budget.Timing(step=0.01, evaluation=0.3, final=1.0)
 
     def cost(steps):
-        interval = budget.evaluation_interval(every, steps, 250)
+        interval = budget.evaluation_interval(every, steps, 250, 30.0)
         return 2.0 + 1.0 + steps * 0.01 + -(-steps // interval) * 0.3
 
-    steps = budget.steps_that_fit(60.0, 2.0, timing, every, 250)
+    steps = budget.steps_that_fit(60.0, 2.0, timing, every, 250, 30.0)
     limit = 60.0 * (1 - budget.RESERVE)
     assert cost(steps) <= limit < cost(steps + 1)
-    assert budget.steps_that_fit(1.0, 2.0, timing, every, 250) == 1  # always at least one
+    assert budget.steps_that_fit(1.0, 2.0, timing, every, 250, 30.0) == 1  # always at least one
 
 
 def test_rows_that_fit_gives_up_at_one():

@@ -13,6 +13,7 @@ from torch import nn
 from longlens.config import ModelConfig, ModelOptions
 from longlens.layers.base import optim_hints
 from longlens.models.build import Model, build_model
+from longlens.models.count import parameter_count
 from longlens.runs.ablate import check_ablation
 from longlens.tasks import Spec, Task, load
 from longlens.tasks.batches import Batches
@@ -125,6 +126,27 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
         model = build_model(config)
     check_ablation(options, model)
     return model
+
+
+def describe_model(options: TrainOptions, spec: Spec | None = None) -> str:
+    """Task and model of a run in two lines; says what is known without the data.
+
+    >>> print(describe_model(TrainOptions(dim=32)))
+    task    listops: classification into 10 classes, length 1,999
+    model   las, 4 blocks of width 32, 35,082 parameters
+    """
+    spec = spec or _spec(options)
+    config = model_config(options, spec)
+    with torch.device("meta"):
+        parameters = parameter_count(build_model(config))
+    kind = spec.kind.replace("_", " ")
+    classes = f" into {spec.num_classes:,} classes" if spec.num_classes else ""
+    length = min(config.max_length, spec.max_length or config.max_length)  # that is padded
+    return (
+        f"task    {options.task}: {kind}{classes}, length {length:,}\n"
+        f"model   {options.mixer}, {options.depth} blocks of width {options.dim}, "
+        f"{parameters:,} parameters"
+    )
 
 
 def _spec(options: TrainOptions) -> Spec:

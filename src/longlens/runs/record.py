@@ -21,6 +21,7 @@ from typing import Any, TypedDict
 
 from longlens.files import replace_file, to_json
 from longlens.training.log import Log
+from longlens.training.mirror import Mirror
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.untrusted import check_shape, parse_json, shape_of
 
@@ -288,10 +289,10 @@ class RecordWriter(Log):
     True
     """
 
-    def __init__(self, folder: Path, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
         there = (folder / RECORD).exists()
         self.record = read_record(folder) if there else Record(name=folder.name, status="")
-        super().__init__(folder, tensorboard)
+        super().__init__(folder, mirror)
 
     def update(self, **values: Any) -> None:
         """Set fields of the record, atomically."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,7 +25,7 @@ from longlens.files import (
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.runs.ablate import check_ablation, without_heads
-from longlens.runs.build import build_on_meta, describe_data, make_job, make_model
+from longlens.runs.build import build_on_meta, describe_data, describe_model, make_job, make_model
 from longlens.runs.finished import finished_record
 from longlens.runs.measure import (
     flops_per_token,
@@ -41,6 +43,7 @@ from longlens.training.faults import Stopped, TrainingError
 from longlens.training.job import Job
 from longlens.training.log import CHECKPOINTS
 from longlens.training.loop import Trainer
+from longlens.training.mirror import open_mirror
 from longlens.training.options import TrainOptions
 from longlens.training.process import set_process
 from longlens.training.provenance import provenance
@@ -75,9 +78,15 @@ def train_run(options: TrainOptions, task: Task | None = None) -> Record:
     >>> record.status, sorted(record.metrics)
     ('finished', ['test', 'validation'])
     """
+    folder, device = run_folder(options), device_of(options)
+    talks = options.progress and os.environ.get("RANK", "0") == "0"
+    if talks:  # at once: building the model for the first time makes torch import a lot
+        _say(f"folder  {folder}\ntrain   {_how_long(options)}, batches of {options.batch_size}, "
+             f"seed {options.seed}, on {device.type}")  # fmt: skip
     check_model(options, task)
-    folder = run_folder(options)
-    with join_ranks(device_of(options)) as ranks, ExitStack() as stack:
+    if talks:
+        _say(describe_model(options, None if task is None else task.spec))
+    with join_ranks(device) as ranks, ExitStack() as stack:
         if ranks.main:
             stack.enter_context(locked(folder / LOCK, str(folder)))
             if options.resume == "restart":
@@ -87,6 +96,8 @@ def train_run(options: TrainOptions, task: Task | None = None) -> Record:
         if finished is not None:
             if ranks.main:  # left by a process that was killed just after the record
                 remove_folder(folder / CHECKPOINTS)
+            if talks:
+                _say(f"finished on {(finished.ended or '')[:10]}; --resume restart trains it anew")
             return finished
         task = _load(options, ranks, task)
         started = time.perf_counter()  # of budgets: data that must be made first are not part
@@ -97,6 +108,15 @@ def train_run(options: TrainOptions, task: Task | None = None) -> Record:
                 _train(stage, task, ranks, first, started, kind=options.pretrain_kind)
             return _train(options, task, ranks, folder, started, first / WEIGHTS)
         return _train(options, task, ranks, folder, started)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _how_long(options: TrainOptions) -> str:
+    steps = f"{options.steps:,} steps" if options.steps else f"{options.epochs or 10:g} epochs"
+    return options.budget or steps
 
 
 def run_folder(options: TrainOptions) -> Path:
@@ -122,7 +142,9 @@ def _train(
     """One stage: train one model to the end and write its record."""
     set_process(options, ranks.device)
     origin = provenance(ranks.device)
-    writer = RecordWriter(folder, options.tensorboard) if ranks.main else None
+    writer = None
+    if ranks.main:
+        writer = RecordWriter(folder, open_mirror(options.log, folder, options.to_json()))
     with _ending_recorded(writer):
         model = make_model(options, task.spec, kind, ranks.device, weights)
         check_ablation(options, model)

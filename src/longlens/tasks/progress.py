@@ -1,54 +1,82 @@
-"""Progress on standard error: a bar in a terminal that has rich, plain lines everywhere else."""
+"""Progress on standard error: a bar in a terminal that has rich, else a line every few seconds."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import Any
 
-PLAIN_INTERVAL = 10.0  # seconds between two plain lines
+INTERVAL = 4.0  # seconds between two lines
 
 
 class Bar:
-    """A live bar with a text beside it; false where there is no terminal, or no rich.
+    """Shows how far something is, until it is closed.
 
-    >>> bool(Bar("demo", total=3, quiet=True))
-    False
+    Lines come from a thread of their own, so that there is life also while one step takes minutes.
+
+    >>> bar = Bar("demo", total=3, quiet=True)
+    >>> bar.update(1, "1 of 3")
+    >>> bar.close()
     """
 
     def __init__(
         self, label: str, total: int | None, completed: int = 0, quiet: bool = False
     ) -> None:
-        self._bar: Any = None
-        if quiet or not sys.stderr.isatty():
-            return
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        except ImportError:  # the library part installs without rich
-            return
-        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}")
-        self._bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-        self._task = self._bar.add_task(label, total=total, completed=completed, text="")
-        self._bar.start()
+        self.label, self.quiet, self.text = label, quiet, ""
+        self._changed = self._said = time.monotonic()
+        self._closed = threading.Event()
+        self._bar = None if quiet else _rich_bar()
+        if self._bar is not None:
+            self._task = self._bar.add_task(label, total=total, completed=completed, text="")
+            self._bar.start()
+        elif not quiet:
+            threading.Thread(target=self._beat, daemon=True).start()
 
-    def __bool__(self) -> bool:
-        return self._bar is not None
+    def _beat(self) -> None:
+        while not self._closed.wait(max(0.1, self._said + INTERVAL - time.monotonic())):
+            if time.monotonic() - self._said >= INTERVAL:
+                idle = time.monotonic() - self._changed
+                self.say(self._line() + (f"  (for {idle:.0f} s)" if idle >= INTERVAL else ""))
+
+    def _line(self) -> str:
+        return f"{self.label}: {self.text}" if self.text else self.label
 
     def update(self, completed: int, text: str) -> None:
         """Show how much is done, and a text beside it."""
-        self._bar.update(self._task, completed=completed, text=text)
+        self.text, self._changed = text, time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=completed, text=text)
 
     def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._bar.console.print(text, highlight=False)
+        """Print a line, above the bar if there is one."""
+        self._said = time.monotonic()
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        elif not self.quiet:
+            print(text, file=sys.stderr, flush=True)
 
-    def close(self) -> None:
-        """End the live view."""
+    def close(self, last: bool = False) -> None:
+        """End it; ``last``: where there is no bar, with a last line."""
+        self._closed.set()
         if self._bar is not None:
             self._bar.stop()
-            self._bar = None
+        elif last:
+            self.say(self._line())
+
+
+def _rich_bar() -> Any:
+    """A bar of rich; None where there is no terminal, or no rich."""
+    if not sys.stderr.isatty():
+        return None
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    except ImportError:  # the library part installs without rich
+        return None
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20)
+    return Progress(*columns, TextColumn("{task.fields[text]}"), console=Console(stderr=True))
 
 
 class Progress:
@@ -67,28 +95,16 @@ class Progress:
         self.done = 0
 
     def __enter__(self) -> Progress:
-        self._started = self._last = time.monotonic()
+        self._started = time.monotonic()
         self._bar = Bar(self.label, self.total, quiet=self.quiet)
         return self
 
     def advance(self, count: int) -> None:
         """Report that ``count`` more units are done."""
         self.done += count
-        if self._bar:
-            self._bar.update(self.done, self._count())
-        elif time.monotonic() - self._last >= PLAIN_INTERVAL:
-            self._last = time.monotonic()
-            self._line()
-
-    def _count(self) -> str:
         of_total = f" of {self.total:,}" if self.total is not None else ""
-        return f"{self.done:,}{of_total} {self.unit}"
-
-    def _line(self) -> None:
-        if not self.quiet:
-            seconds = time.monotonic() - self._started
-            line = f"{self.label}: {self._count()}, {seconds:.0f} s"
-            print(line, file=sys.stderr, flush=True)
+        spent = time.monotonic() - self._started
+        self._bar.update(self.done, f"{self.done:,}{of_total} {self.unit}, {spent:.0f} s")
 
     def __exit__(
         self,
@@ -96,7 +112,4 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar:
-            self._bar.close()
-        elif kind is None:
-            self._line()
+        self._bar.close(last=kind is None)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 RESERVE = 0.04  # share of the budget kept for what was not timed
+EVALUATION = 0.1  # share of a run's work that its evaluations may take
+FORWARD = 1 / 3  # work of evaluating an example, of training on one
 
 
 def seconds(text: str) -> float:
@@ -37,7 +39,12 @@ class Timing:
 
 
 def steps_that_fit(
-    budget: float, spent: float, timing: Timing, evaluate_every: int | None, epoch: int
+    budget: float,
+    spent: float,
+    timing: Timing,
+    evaluate_every: int | None,
+    epoch: int,
+    evaluation: float,
 ) -> int:
     """The most steps whose training, evaluation and end fit into what is left of the budget.
 
@@ -47,14 +54,15 @@ def steps_that_fit(
         timing: what things cost.
         evaluate_every: steps between evaluations, or None: see :func:`evaluation_interval`.
         epoch: steps of an epoch.
+        evaluation: steps that are as much work as an evaluation.
 
-    >>> steps_that_fit(100.0, 0.0, Timing(step=0.1, evaluation=1.0, final=2.0), 100, 1000)
+    >>> steps_that_fit(100.0, 0.0, Timing(step=0.1, evaluation=1.0, final=2.0), 100, 1000, 3.0)
     850
     """
     left = budget * (1 - RESERVE) - spent - timing.final
 
     def cost(steps: int) -> float:
-        every = evaluation_interval(evaluate_every, steps, epoch)
+        every = evaluation_interval(evaluate_every, steps, epoch, evaluation)
         return steps * timing.step + -(-steps // every) * timing.evaluation
 
     low, high = 1, max(1, int(left / timing.step)) if left > 0 else 1
@@ -64,12 +72,22 @@ def steps_that_fit(
     return low
 
 
-def evaluation_interval(evaluate_every: int | None, steps: int, epoch: int) -> int:
-    """Steps between evaluations: as given, else an epoch, but ten evaluations in all at least.
+def evaluation_interval(
+    evaluate_every: int | None, steps: int, epoch: int, evaluation: float
+) -> int:
+    """Steps between evaluations: as given, else an epoch, or a tenth of all steps if that is less.
 
-    >>> evaluation_interval(None, 1000, 300), evaluation_interval(None, 10000, 300)
+    Unless it is given, all evaluations together take at most a tenth of the work, or there is one
+    alone, at the end. Work is counted, not timed: a run that is cut off and goes on, perhaps on
+    another machine, must evaluate at the same steps.
+
+    >>> evaluation_interval(None, 1000, 300, 5.0), evaluation_interval(None, 10000, 300, 5.0)
     (100, 300)
+    >>> evaluation_interval(None, 1000, 300, 20.0)  # ten of them would take 200 steps
+    200
     """
     if evaluate_every is not None:
         return evaluate_every
-    return max(1, min(epoch, steps // 10))
+    often = max(1, min(epoch, steps // 10))
+    affordable = max(1, int(EVALUATION * steps / evaluation))
+    return max(often, -(-steps // affordable))

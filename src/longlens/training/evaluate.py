@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -20,7 +20,11 @@ MOST_VALUES = 64  # of an extra that results are split by
 
 
 def evaluate(
-    engine: Engine, batches: Iterable[Batch], rows: int, groups: bool = False
+    engine: Engine,
+    batches: Iterable[Batch],
+    rows: int,
+    groups: bool = False,
+    each: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Loss and metric over a split.
 
@@ -29,6 +33,7 @@ def evaluate(
         batches: of the split, this rank's share of them.
         rows: of a full batch on this rank; the last batch is filled up to it.
         groups: also give a classification's accuracy by every value of every extra.
+        each: called before every batch with its number; what it raises ends the evaluation.
 
     Returns:
         for example ``{"loss": 0.7, "accuracy": 0.8, "accuracy_by_operator": {"0": {…}}}``.
@@ -41,6 +46,8 @@ def evaluate(
     try:
         with torch.no_grad():
             for number, batch in enumerate(batches):
+                if each is not None:
+                    each(number)
                 generator = torch.Generator(engine.device)
                 generator.manual_seed(key("evaluate", number, ranks.rank))
                 examples = prepare(batch, generator, training=False)

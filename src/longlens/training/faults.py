@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,11 +26,15 @@ class Stopped(Exception):  # noqa: N818 (no error: a request that was fulfilled)
         return type(self), (self.signum, str(self))  # so that it can come back from another process
 
 
+class Interrupted(Exception):  # noqa: N818 (the same, on its way to the loop)
+    """An evaluation was left because of a signal."""
+
+
 class Signals:
     """Remembers SIGTERM and SIGINT, so that the loop can write a checkpoint and leave.
 
-    A second SIGINT interrupts at once. Outside of the main thread, where Python has no signal
-    handlers, nothing is caught.
+    The first SIGINT says what happens, a second one interrupts at once. Outside of the main thread,
+    where Python has no signal handlers, nothing is caught.
     """
 
     def __init__(self) -> None:
@@ -39,6 +44,8 @@ class Signals:
         if self.received == number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = number
+        if number == signal.SIGINT:  # print() must not be called while it is at work already
+            os.write(2, b"\nstopping after this step; Ctrl-C again stops at once\n")
 
     @contextmanager
     def caught(self) -> Iterator[Signals]:

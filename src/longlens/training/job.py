@@ -74,6 +74,8 @@ class State:
     """Rows that a rank computes at once."""
     best_step: int = -1
     best_metric: float | None = None
+    best_metrics: dict[str, Any] = field(default_factory=dict)
+    """All of that evaluation."""
     without_improvement: int = 0
     """Evaluations since the best one."""
     reductions: int = 0

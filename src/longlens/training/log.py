@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from longlens.files import disk_faults_named, finite, make_folder, sync_folder
+from longlens.training.mirror import Mirror
 from longlens.untrusted import check_shape, parse_json
 
 CURVES, CHECKPOINTS = "curves.jsonl", "checkpoints"  # in a run's folder
@@ -29,12 +30,12 @@ class Log:
     [{'step': 1, 'split': 'train', 'loss': 2.0}]
     """
 
-    def __init__(self, folder: Path, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
         make_folder(folder)
         self.folder = folder
         # without a buffer: a line that a full disk refused is not tried again when it is closed
         self._curves = (folder / CURVES).open("ab", buffering=0)
-        self._board = _open_board(folder) if tensorboard else None
+        self.mirror = mirror
 
     def event(self, kind: str, **details: Any) -> None:
         """Something happened beside the curves: a resume, a step that was skipped …"""
@@ -45,10 +46,9 @@ class Log:
         with disk_faults_named(self.folder / CURVES):
             while rest:  # a disk that is almost full takes a part
                 rest = rest[self._curves.write(rest) :]
-        if self._board is not None:
-            for key, value in line.items():
-                if isinstance(value, float):
-                    self._board.add_scalar(f"{line['split']}/{key}", value, line["step"])
+        if self.mirror is not None:
+            values = {f"{line['split']}/{k}": v for k, v in line.items() if isinstance(v, float)}
+            self.mirror.log(values, line["step"])
 
     def curve_bytes(self) -> int:
         """The curves' length, after all of it is on the disk."""
@@ -68,16 +68,8 @@ class Log:
     def close(self) -> None:
         """Close the curves."""
         self._curves.close()
-        if self._board is not None:
-            self._board.close()
-
-
-def _open_board(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError("tensorboard=true needs: pip install tensorboard") from None
-    return SummaryWriter(str(folder / "tensorboard"))
+        if self.mirror is not None:
+            self.mirror.close()
 
 
 def read_curves(folder: Path | str) -> Iterator[dict[str, Any]]:

@@ -7,21 +7,25 @@ moment and started again from its last checkpoint computes what it would have co
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from longlens.tasks.batches import Batch
+from longlens.files import finite
+from longlens.tasks.batches import Batch, Batches
 from longlens.training import budget, checkpoint, distributed
 from longlens.training.distributed import Ranks
 from longlens.training.engine import DENOISING, Engine
 from longlens.training.evaluate import evaluate
 from longlens.training.examples import Examples
 from longlens.training.faults import (
+    Interrupted,
     Signals,
     Stopped,
     TrainingError,
@@ -33,9 +37,9 @@ from longlens.training.log import Log
 from longlens.training.objective import SUMS
 from longlens.training.optim import Schedule, warmup_steps
 from longlens.training.options import TrainOptions
-from longlens.training.progress import CurveDisplay, Meter
+from longlens.training.progress import Display, Meter
 from longlens.training.randomness import key, seed_everything
-from longlens.training.rehearse import choose_micro_batch, choose_steps
+from longlens.training.rehearse import choose_micro_batch, choose_steps, evaluation_work
 from longlens.training.resume import RunCheckpoints
 from longlens.weights import save_tensors
 
@@ -87,11 +91,13 @@ class Trainer:
             try:
                 while True:
                     self._log_if_due()
-                    self._evaluate_if_due()
+                    with suppress(Interrupted):  # the next line stops, and it is due again
+                        self._evaluate_if_due()
                     self._checkpoint_if_due()
                     if self._is_over():
                         return self._finish()
                     self.step()
+                    self.display.step(self.state.step, self._current_metrics)
             finally:
                 self.display.close()
 
@@ -162,15 +168,33 @@ class Trainer:
             state.waited,
         )
         self.evaluate_every = budget.evaluation_interval(
-            options.evaluate_every, state.total, self.job.epoch_steps
-        )
+            options.evaluate_every, state.total, self.job.epoch_steps,
+            evaluation_work(self.job, options),
+        )  # fmt: skip
         self._seek()
         self.checkpoints.written = time.perf_counter()
         self._began = time.perf_counter() - state.seconds
         quiet = not (options.progress and self.ranks.main)
-        self.display = CurveDisplay(self.folder.name, state.total, state.step, quiet)
+        if not quiet:
+            print(self._plan(), file=sys.stderr, flush=True)
+        self.display = Display(self.folder.name, state.total, state.step, quiet)
         if saved is None and (options.budget or options.micro_batch == "auto"):
             self._checkpoint()  # what was measured must not be measured anew
+
+    def _plan(self) -> str:
+        """What is about to be done, now that data and steps are known."""
+        job, state = self.job, self.state
+        sizes = {"training": job.train, "validation": job.validation, "test": job.test}
+        counted = ", ".join(f"{len(b.members):,} {name}" for name, b in sizes.items() if b)
+        last = ""
+        if job.test is not None:  # a short run may take less time than its test
+            work = budget.FORWARD * len(job.test.members) / self.options.batch_size
+            last = f", test once at the end (as much work as {work:,.0f} steps)"
+        return (
+            f"data    {counted} examples; an epoch is {job.epoch_steps:,} steps\n"
+            f"steps   {state.total:,}{f' (from {state.step:,} on)' if state.step else ''}, "
+            f"validation every {min(self.evaluate_every, state.total):,}{last}"
+        )
 
     # ------------------------------------------------------------------ data
 
@@ -225,10 +249,13 @@ class Trainer:
             "seconds": round(time.perf_counter() - self._began, 3),
         }
 
+    def _current_metrics(self) -> Mapping[str, float]:
+        """Loss and metric of this rank since the last line of the training curve."""
+        return self.job.objective.metrics(self.engine.sums[:SUMS].cpu())
+
     def _write(self, line: dict[str, Any]) -> None:
         if self.log is not None:
             self.log.curve(line)
-        self.display.show(line)
 
     def _event(self, kind: str, **details: Any) -> None:
         if self.log is not None:
@@ -291,16 +318,29 @@ class Trainer:
         self.meter.discard()
         metric = self.job.objective.metric
         with self.engine.averaged():
-            metrics = evaluate(self.engine, self.job.validation.epoch(0), self.evaluation_rows)
+            metrics = self._evaluate("validation", self.job.validation)
             improved = self.job.objective.better(metrics[metric], state.best_metric)
             if improved:
                 self.best = distributed.whole_state(self.job.model)
                 state.best_step, state.best_metric = state.step, metrics[metric]
+                state.best_metrics = finite(metrics)
         state.without_improvement = 0 if improved else state.without_improvement + 1
         self.schedule.evaluated(improved)
         state.reductions, state.waited = self.schedule.reductions, self.schedule.waited
         state.evaluated = state.step
-        self._write(self._line("validation") | metrics)
+        plain = {name: value for name, value in metrics.items() if isinstance(value, float)}
+        line = self._line("validation") | plain
+        self._write(line)
+        self.display.evaluated(line)
+
+    def _evaluate(self, split: str, batches: Batches) -> dict[str, Any]:
+        def each(number: int) -> None:
+            self.display.evaluating(self.state.step, split, number, len(batches))
+            if self.signals.received and self.ranks.world_size == 1:
+                raise Interrupted
+
+        rows, epoch = self.evaluation_rows, batches.epoch(0)
+        return evaluate(self.engine, epoch, rows, groups=True, each=each)
 
     # ------------------------------------------------------------------ checkpoints, the end
 
@@ -315,9 +355,12 @@ class Trainer:
         if (late and self.state.step) or signum or self._is_over():
             self._checkpoint()
         if signum:
-            raise Stopped(
-                signum, f"stopped at step {self.state.step}; the same command goes on from here"
-            )
+            raise self._stopped(signum)
+
+    def _stopped(self, signum: int) -> Stopped:
+        return Stopped(
+            signum, f"stopped at step {self.state.step}; the same command goes on from here"
+        )
 
     def _checkpoint(self) -> None:
         state = self.state
@@ -332,17 +375,18 @@ class Trainer:
         self.checkpoints.write(state, tensors)
 
     def _finish(self) -> Result:
-        """Evaluate the selected weights on validation and, for the first time, on test."""
+        """Evaluate the selected weights on test, for the first time."""
         if self.best:
             distributed.load_whole_state(self.job.model, self.best)
         else:  # validation was never finite: the last weights stay, and the metrics show it
             self.state.best_step = self.state.step
-        metrics = {}
-        for split, batches in (("validation", self.job.validation), ("test", self.job.test)):
-            if batches is not None:
-                metrics[split] = evaluate(
-                    self.engine, batches.epoch(0), self.evaluation_rows, groups=True
-                )
+        metrics = {"validation": self.state.best_metrics}
+        try:
+            for split, batches in (("validation", self.job.validation), ("test", self.job.test)):
+                if batches is not None and not metrics.get(split):
+                    metrics[split] = self._evaluate(split, batches)
+        except Interrupted:
+            raise self._stopped(self.signals.received) from None
         return Result(self.state.best_step, metrics)
 
     def final_weights(self) -> dict[str, Tensor]:

@@ -42,7 +42,8 @@ LEAST = {
 PLACEMENT = frozenset(
     {
         "runs", "name", "resume", "root", "device", "parallel", "resident", "nonfinite",
-        "checkpoint_seconds", "keep_checkpoints", "small_checkpoints", "progress", "tensorboard",
+        "checkpoint_seconds", "keep_checkpoints", "small_checkpoints", "progress", "log",
+        "tensorboard",  # of earlier records; now log
     }
 )  # fmt: skip
 
@@ -143,7 +144,8 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
 
     # --- evaluation ---
     evaluate_every: int | None = None
-    """Steps between evaluations; None: an epoch, but ten evaluations in all at least."""
+    """Steps between evaluations; None: an epoch, or a tenth of all steps if that is less, but less
+    often where evaluations would take more than a tenth of the work."""
     evaluate_batch: int | None = None
     """Examples of an evaluation batch, over all ranks; None: batch_size."""
     patience: int = 0
@@ -200,8 +202,9 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     """Moments in bfloat16: about half the size, but resuming is no longer bit-identical."""
     progress: bool = True
     """Show progress."""
-    tensorboard: bool = False
-    """Also write TensorBoard events."""
+    log: str = "none"
+    """Also send the curves to tensorboard, wandb, trackio, or any module with wandb's init, log and
+    finish."""
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():

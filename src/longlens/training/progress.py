@@ -1,14 +1,15 @@
-"""Watching a run: a live view in a terminal (rich, where it is installed), else plain lines."""
+"""Watching a run: its speed, and what it shows on standard error while it trains."""
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from longlens.tasks.progress import Bar
 from longlens.training.job import State
+
+REFRESH = 0.5  # seconds; reading the loss more often would keep the device waiting
 
 
 def duration(seconds: float) -> str:
@@ -23,23 +24,15 @@ def duration(seconds: float) -> str:
     return f"{minutes}m" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def sentence(line: Mapping[str, Any], total: int, left: float | None) -> str:
-    """One line of a curve as text.
+def sentence(values: Mapping[str, Any]) -> str:
+    """Loss and metric as text.
 
-    >>> sentence({"step": 5, "split": "train", "loss": 1.5, "accuracy": 0.5}, 10, 30)
-    'step 5/10  train  loss 1.5000  accuracy 0.5000  left 30s'
+    >>> sentence({"step": 5, "loss": 1.5, "accuracy": 0.5, "seconds": 3.0})
+    'loss 1.5000  accuracy 0.5000'
     """
-    words = [f"step {line['step']}/{total}", str(line["split"])]
-    for key, value in line.items():
-        if isinstance(value, float) and key not in ("seconds", "epoch", "lr", "tokens_per_second"):
-            words.append(f"{key} {value:.4f}")
-    if "lr" in line:
-        words.append(f"lr {line['lr']:.2e}")
-    if line.get("tokens_per_second"):
-        words.append(f"{line['tokens_per_second']:,.0f} tokens/s")
-    if left is not None:
-        words.append(f"left {duration(left)}")
-    return "  ".join(words)
+    hidden = ("seconds", "epoch")
+    shown = {k: v for k, v in values.items() if isinstance(v, float) and k not in hidden}
+    return "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
 
 
 class Meter:
@@ -88,8 +81,8 @@ class Meter:
         return rate
 
 
-class CurveDisplay:
-    """Shows lines of the curves as they come, with the time that is left.
+class Display:
+    """Shows a run while it trains: step, loss, speed and time left, and evaluations as they come.
 
     Args:
         name: of the run.
@@ -99,29 +92,38 @@ class CurveDisplay:
     """
 
     def __init__(self, name: str, total: int, start: int = 0, quiet: bool = False) -> None:
-        self.total, self.start, self.quiet = total, start, quiet
-        self.began = time.perf_counter()
+        self.total, self.quiet, self.rate = total, quiet, 0.0
         self._bar = Bar(name, total, start, quiet)
+        self._at, self._read = start, time.perf_counter()
+        self._begun = False
+        self._bar.update(start, f"step {start}/{total}")
 
-    def show(self, line: Mapping[str, Any]) -> None:
-        """Show a line of the curves."""
-        step, of_training = line["step"], line["split"] == "train"
-        if self._bar and of_training:
-            text = sentence(line, self.total, None).split("train", 1)[1].strip()
-            self._bar.update(step, f"{step}/{self.total}  {text}")
+    def step(self, step: int, read: Callable[[], Mapping[str, float]]) -> None:
+        """A step was done; ``read`` gives loss and metric, and waits for the device."""
+        spent = time.perf_counter() - self._read
+        if self.quiet or (spent < REFRESH and step < self.total and self._begun):
             return
-        left = None
-        if of_training and step > self.start:
-            spent = time.perf_counter() - self.began
-            left = spent / (step - self.start) * (self.total - step)
-        self.say(sentence(line, self.total, left))
+        words = [f"step {step}/{self.total}", sentence(read())]
+        if self._begun and step > self._at:  # the first step compiles and allocates
+            now = (step - self._at) / spent
+            self.rate = 0.7 * self.rate + 0.3 * now if self.rate else now
+            left = duration((self.total - step) / self.rate)
+            words += [f"{self.rate:.3g} steps/s", f"left {left}"]
+        self._bar.update(step, "  ".join(words))
+        self._at, self._read, self._begun = step, time.perf_counter(), True
+
+    def evaluating(self, step: int, split: str, done: int, batches: int) -> None:
+        """A batch of an evaluation was done."""
+        self._bar.update(step, f"step {step}/{self.total}  {split} {done}/{batches} batches")
+        self._at, self._read = step, time.perf_counter()
+
+    def evaluated(self, line: Mapping[str, Any]) -> None:
+        """Show the line of the curves that an evaluation has made."""
+        self.say(f"step {line['step']}/{self.total}  {line['split']}  {sentence(line)}")
 
     def say(self, text: str) -> None:
         """Show a message."""
-        if self._bar:
-            self._bar.say(text)
-        elif not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+        self._bar.say(text)
 
     def close(self) -> None:
         """End the live view."""

@@ -21,6 +21,8 @@ from longlens.training.engine import Engine
 from longlens.training.evaluate import evaluate
 from longlens.training.examples import Examples
 from longlens.training.faults import TrainingError, largest_that_fits, out_of_memory
+from longlens.training.job import Job
+from longlens.training.options import TrainOptions
 
 MakeExamples = Callable[[Batch], Examples]
 
@@ -54,9 +56,19 @@ def choose_steps(
     timing = time_steps(engine, examples, evaluation_rows)
     spent = time.perf_counter() - started
     steps = budget.steps_that_fit(
-        budget.seconds(options.budget), spent, timing, options.evaluate_every, epoch
+        budget.seconds(options.budget),
+        spent,
+        timing,
+        options.evaluate_every,
+        epoch,
+        evaluation_work(engine.job, options),
     )
     return int(engine.ranks.same(steps)), {"spent": spent, "timing": asdict(timing)}
+
+
+def evaluation_work(job: Job, options: TrainOptions) -> float:
+    """Steps that are as much work as an evaluation, by the number of examples."""
+    return budget.FORWARD * len(job.validation.members) / options.batch_size
 
 
 def rows_that_fit(engine: Engine, examples: MakeExamples, share: int) -> int:
@@ -103,8 +115,7 @@ def time_steps(engine: Engine, examples: MakeExamples, evaluation_rows: int) -> 
         for split in (engine.job.validation, engine.job.test)
         if split is not None
     ]
-    # after the last step: validation once more, by group, and test
-    return Timing(expected, evaluation=passes[0], final=sum(passes))
+    return Timing(expected, evaluation=passes[0], final=sum(passes[1:]))
 
 
 def batch_of_each_length(batches: Batches) -> dict[int, tuple[Batch, int]]:
