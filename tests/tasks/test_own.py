@@ -248,6 +248,12 @@ def test_a_set_of_an_installed_package(tmp_path, monkeypatch):
     assert manifest.examples == {"train": 27, "validation": 3, "test": 30}
     with pytest.raises(DataError, match="ucr:Yours is in none of"):
         import_file("ucr:Yours", root=tmp_path)
+    assert load("ucr:Mine", tmp_path).identity == load("mine", tmp_path).identity
+    words = ["train", "--task", "ucr:Mine", "--root", str(tmp_path), "--runs", str(tmp_path / "r"),
+             "--mixer", "conv", "--dim", "8", "--depth", "1", "--steps", "1",
+             "--batch_size", "4", "--progress", "false"]  # fmt: skip
+    assert main(words) == 0
+    assert main([*words[:2], "ucr:Yours", *words[3:]]) == 1
 
 
 def test_a_file_is_imported_and_audited_in_one_go(tmp_path, monkeypatch, capsys):

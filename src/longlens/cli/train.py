@@ -9,7 +9,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -118,9 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ArgumentError) else 1
     from longlens.runs import train_run
     from longlens.runs.run import run_folder
+    from longlens.tasks.own import bring_ucr
     from longlens.training.faults import Stopped
 
     try:
+        if options.task.startswith("ucr:"):
+            options = replace(options, task=bring_ucr(options.task, options.root))
         record = train_run(options)
     except Stopped as stop:
         print(f"longlens train: {stop}", file=sys.stderr)

@@ -18,7 +18,7 @@ from longlens.tasks.errors import DataError
 from longlens.tasks.identity import check_made_from
 from longlens.tasks.imported import read_imported
 from longlens.tasks.manifest import Manifest, Verify
-from longlens.tasks.own import import_file
+from longlens.tasks.own import bring_ucr, import_file
 from longlens.tasks.registry import TASKS, find_task
 from longlens.tasks.spec import Spec
 from longlens.tasks.user import import_arrays
@@ -87,12 +87,15 @@ def load(
     (``longlens data prepare NAME``): loading never downloads.
 
     Args:
-        name: as for :func:`prepare`, or the name of a task that you imported.
+        name: as for :func:`prepare`, the name of a task that you imported, or ``ucr:NAME``, a set
+            of an installed package (see :func:`import_file`).
         root: the cache.
         verify: see :func:`longlens.tasks.manifest.verify_files`.
         workers: processes for the generators.
         options: the task's own options; they are part of what is looked up.
     """
+    if name.startswith("ucr:"):
+        name = bring_ucr(name, root)
     imported = read_imported(root, name, lambda folder: Task(folder, verify))
     if imported is not None:
         if options:

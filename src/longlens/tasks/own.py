@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.errors import DataError
+from longlens.tasks.folders import read_classes
 from longlens.tasks.formats import ENDINGS, Given, read_file
+from longlens.tasks.imported import imported_folder
 from longlens.tasks.manifest import Manifest
 from longlens.tasks.registry import TASKS
 from longlens.tasks.user import import_arrays
@@ -70,8 +72,9 @@ def import_file(
 
     Args:
         source: .npy (with ``targets``), .npz, .csv, .tsv, .ts, .parquet, a folder with a train and
-            a test file or a data set that Hugging Face's ``save_to_disk`` wrote, or ``ucr:NAME`` of
-            an installed package. NAME_TRAIN.ts brings NAME_TEST.ts with it.
+            a test file, with a folder for each class (of .txt or .wav files), or that Hugging
+            Face's ``save_to_disk`` wrote, or ``ucr:NAME`` of an installed package. NAME_TRAIN.ts
+            brings NAME_TEST.ts with it.
         name: of the task; None: after the file.
         targets: .npy file of labels, where ``source`` is one of inputs alone.
         test_inputs: file of the test split; ``source`` is then the training split.
@@ -128,7 +131,7 @@ def _read(source: str, label: str | None) -> Given:
     if path.is_dir():
         pair = _pair_in(path)
         if pair is None:
-            return read_file(path, label)
+            return read_classes(path) or read_file(path, label)
         return _join(read_file(pair[0], label), read_file(pair[1], label), pair[1].name)
     if re.search(r"train$", path.stem, re.IGNORECASE):
         other = path.with_name(re.sub(r"train$", _as_case, path.stem, flags=re.I) + path.suffix)
@@ -146,11 +149,20 @@ def _pair_in(folder: Path) -> tuple[Path, Path] | None:
     found: dict[str, list[Path]] = {"train": [], "test": []}
     for path in sorted(folder.iterdir()):
         for part in found:
-            if path.suffix.lower() in ENDINGS and path.stem.lower().endswith(part):
+            named = re.search(rf"{part}$|^{part}-\d+-of-\d+", path.stem, re.IGNORECASE)
+            if path.suffix.lower() in ENDINGS and named:
                 found[part].append(path)
     if len(found["train"]) == len(found["test"]) == 1:
         return found["train"][0], found["test"][0]
     return None
+
+
+def bring_ucr(source: str, root: str | Path | None = None) -> str:
+    """The name of the task that ``ucr:NAME`` is, imported unless it is there."""
+    name = name_of(source)
+    if imported_folder(root, name) is None:
+        import_file(source, root=root)
+    return name
 
 
 def find_ucr(name: str) -> tuple[Path, Path]:
@@ -219,7 +231,8 @@ def _inputs(
     if wanted is None and encoding is None:
         what = "floats, a series" if floats else "whole numbers, read as tokens (--inputs floats)"
         given.notes.append(f"inputs are {what}")
-    arrays = [array.astype(np.float64 if floats else np.int64) for array in arrays]
+    if not (floats and all(array.dtype == np.float32 for array in arrays)):
+        arrays = [array.astype(np.float64 if floats else np.int64) for array in arrays]
     if any(not len(array) for array in arrays):
         raise DataError(f"{source}: example {[len(a) for a in arrays].index(0) + 1} is empty")
     sizes = np.array([len(array) for array in arrays])
