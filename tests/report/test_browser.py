@@ -1,6 +1,7 @@
 """The page in a real browser: sorting, no errors, a phone's width, darkness, print."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -124,7 +125,7 @@ def test_the_page_never_scrolls_sideways(open_page, width):
 def test_charts_are_visible(open_page):
     page = open_page()
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
-    boxes = [chart.bounding_box() for chart in page.locator("svg").all()]
+    boxes = [chart.bounding_box() for chart in page.locator("svg >> visible=true").all()]
     assert len(boxes) >= 10
     assert all(box["width"] > 250 and box["height"] > 100 for box in boxes)
     lines = page.locator("#validation-table2 polyline").all()
@@ -173,3 +174,50 @@ def test_the_skip_link_comes_first(open_page):
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     assert page.url.endswith("#main")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """The page of the repository's own results."""
+    path = tmp_path_factory.mktemp("real") / "report.html"
+    path.write_text(build_page(read_results([Path(__file__).parents[2] / "results"])))
+    return path.as_uri()
+
+
+def test_the_first_screen_has_findings_and_a_figure(browser, real):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(real)
+    bottoms = [box.bounding_box() for box in page.locator(".points li").all()]
+    figure = page.locator("figure.full svg >> visible=true").first.bounding_box()
+    assert sum(box["y"] + box["height"] < 800 for box in bottoms) >= 3
+    assert figure["y"] + figure["height"] < 800 and figure["width"] > 1000
+    assert page.evaluate("document.documentElement.scrollHeight") < 12_000
+    page.close()
+
+
+# Words of charts that stick out of their picture, and the least size of letters, in pixels.
+LABELS = """() => {
+  const out = [], sizes = [];
+  for (const chart of document.querySelectorAll("figure svg")) {
+    const box = chart.getBoundingClientRect();
+    if (!box.width) continue;
+    sizes.push(12.5 * box.width / chart.viewBox.baseVal.width);
+    for (const word of chart.querySelectorAll("text")) {
+      const b = word.getBoundingClientRect();
+      if (b.left < box.left - 1 || b.right > box.right + 1 || b.bottom > box.bottom + 1)
+        out.push(`${chart.getAttribute("aria-label")}: ${word.textContent}`);
+    }
+  }
+  return [out, Math.min(...sizes), document.documentElement.scrollWidth];
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_label_is_cut_off_and_all_can_be_read(browser, real, width):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(real)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    out, smallest, wide = page.evaluate(LABELS)
+    assert out == [] and smallest > 9.5 and wide <= width
+    assert "…" not in page.locator("figure").first.inner_text()
+    page.close()

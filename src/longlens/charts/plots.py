@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MARGIN, TOP, FLOOR = 46, 46, 40
+LEVELS = (6, 7, 5, 4)  # styles
 FAINT = 'stroke="currentColor" opacity=".6"'
 
 
@@ -107,7 +108,7 @@ def _x_axis(
             continue  # no room beside the label before
         edge = x + half + 6
         parts.append(rule(f"M{x} {floor}v4"))
-        parts.append(text(min(max(x, left), right + 14 - half), floor + 17, label, "middle"))
+        parts.append(text(min(max(x, left), right + 12 - 1.1 * half), floor + 17, label, "middle"))
     drawn, bottom = _axis_name(name, right, floor)
     return [*parts, *drawn], bottom
 
@@ -162,7 +163,15 @@ def dot_chart(
     scale, x0, x1 = _x_range(numbers, log)
     longest = LETTER * max(map(len, rows))
     names = {row: wrapped(row, width - 24) for row in rows} if longest > 0.45 * width else {}
-    left, right = 16 if names else 16 + longest, width - (16 if digits is None else 100)
+    written = {} if digits is None else {
+        (row, name): f"{value:.{digits}f}"
+        + (f" ± {spread[row][name]:.{digits}f}" if name in spread.get(row, {}) else "")
+        + (f" ({hollow[row][name]:.{digits}f})" if name in hollow.get(row, {}) else "")
+        for row, values in rows.items()
+        for name, value in values.items()
+    }  # fmt: skip
+    wide = LETTER * max(map(len, written.values()), default=0)
+    left, right = 16 if names else 16 + longest, width - 16 - wide
     lane = min(3.0, 12 / len(series)) if digits is None else 15.0  # equal values are seen as two
     lane = 0 if joined else lane
     high = 26 if digits is None else 12 + lane * len(series)
@@ -188,7 +197,7 @@ def dot_chart(
         y += high
         if not names:
             parts.append(text(left - 8, y + 4, row, "end"))
-        for style, marks in enumerate(levels.values(), 6):
+        for style, marks in zip(LEVELS, levels.values(), strict=False):
             if row in marks:
                 parts.append(level(place(marks[row]), y - high / 2, high, style))
         if digits is None:
@@ -206,15 +215,14 @@ def dot_chart(
             if bar:
                 parts.append(bar_of(place(value - bar), place(value + bar), aside, style))
             parts.append(mark(place(value), aside, style, empty, hint))
-            if digits is not None and not empty:
-                said = f"{value:.{digits}f}" + (f" ± {bar:.{digits}f}" if bar else "")
-                parts.append(text(place(value + bar) + 9, aside + 4, said, "start", "quiet"))
+            if not empty and (row, name) in written:
+                parts.append(text(right + 10, aside + 4, written[row, name], "start", "quiet"))
     entries = [(name, mark(11, -4, style)) for style, name in enumerate(series)]
     if any(hollow.values()):
         entries.append(("hollow: published", mark(11, -4, 6, hollow=True)))
     if any(spread.values()):
         entries.append(("bar: standard deviation over seeds", bar_of(2, 20, -4, 6)))
-    for style, (name, marks) in enumerate(levels.items(), 6):
+    for style, (name, marks) in zip(LEVELS, levels.items(), strict=False):
         if marks.keys() & rows.keys():
             entries.append((name, level(11, -12, 16, style)))
     drawn, bottom = legend(entries, width, bottom + 6)

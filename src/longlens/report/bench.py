@@ -74,7 +74,7 @@ SHORT = {  # the columns that matter
 
 
 def title_of(bench: Bench) -> str:
-    """What was measured, and on what."""
+    """What was measured, on what, and what else the file's name says."""
     what = {
         "ops": "Attention",
         "layer": "Attention layers",
@@ -82,7 +82,10 @@ def title_of(bench: Bench) -> str:
         "length": "One layer on long sequences",
         "step": "Training steps",
     }[kind(bench)]
-    return ", ".join(filter(None, [what, bench.rows[0].get("hardware")]))
+    hardware = bench.rows[0].get("hardware") or ""
+    known = {kind(bench), "cpu", *re.findall(r"\w+", hardware.lower())}
+    more = " ".join(word for word in bench.name.lower().split("_") if word not in known)
+    return ", ".join(filter(None, [what, more, hardware]))
 
 
 def kind(bench: Bench) -> str:

@@ -12,6 +12,7 @@ from longlens.report.audits import audit_failures, audit_part
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
 from longlens.report.cells import Metric, filled
 from longlens.report.figures import groups, learning_curves, overview
+from longlens.report.findings import findings
 from longlens.report.formats import text_table
 from longlens.report.layout import Part, write_page
 from longlens.report.measurements import measurement_part
@@ -53,6 +54,7 @@ def _parts(results: Results, points: int) -> Iterator[Part]:
     audits = [m for m in results.measurements if m.kind == "audit"]
     atlases = [m for m in results.measurements if m.kind == "atlas"]
     others = [m for m in results.measurements if m.kind in ("lens", "comparison")]
+    yield from findings(results)
     yield Part("How to read the numbers", notes=READING, folded=True)
     reach = [*map(atlas_part, atlases), *map(audit_part, audits)]
     for title, parts in (

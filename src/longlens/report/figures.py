@@ -7,6 +7,8 @@ from statistics import mean
 
 from longlens.charts import Line, dot_chart, line_chart
 from longlens.report.cells import SAME, Metric, TableCell, table
+from longlens.report.layout import Figure, full_width
+from longlens.report.results import Results
 from longlens.runs.record import Record, thin
 from longlens.runs.results import ResultTable
 from longlens.tables import MISSING, Table
@@ -131,6 +133,48 @@ def _curve(record: Record, split: str, metric: Metric, points: int) -> list[tupl
     return []
 
 
+Rows = Mapping[str, Mapping[str, TableCell]]  # by label and series
+
+
+def cell_figure(
+    results: Results, rows: Rows, title: str, goals: Mapping[str, Mapping[str, float]] | None = None
+) -> Figure:
+    """Cells across the page, with their spread, what was published, and chance where it is known.
+
+    ``goals`` are further levels, by name and row; published numbers of the cells are then left out.
+    """
+    metric = next(cell.metric for cells in rows.values() for cell in cells.values())
+    values = {r: {s: c.mean or 0.0 for s, c in cells.items()} for r, cells in rows.items()}
+    spread = {r: {s: c.deviation for s, c in cells.items() if c.deviation}
+              for r, cells in rows.items()}  # fmt: skip
+    theirs = {r: {s: c.published for s, c in cells.items() if c.published and c.comparable}
+              for r, cells in rows.items() if goals is None}  # fmt: skip
+    levels = {**_chance(results, rows), **(goals or {})}
+    return full_width(
+        lambda width: dot_chart(
+            title, values, metric.label, hollow=theirs, spread=spread, levels=levels, log=False,
+            digits=1 if metric.name == "accuracy" else 3, width=width,
+        )
+    )  # fmt: skip
+
+
+def _chance(results: Results, rows: Rows) -> dict[str, dict[str, float]]:
+    """Chance, and what always naming the commonest class gives, as audits of the tasks know it."""
+    known = {m.values.get("task"): m.values for m in results.measurements if m.kind == "audit"}
+    levels: dict[str, dict[str, float]] = {"chance": {}, "always the commonest class": {}}
+    for row, cells in rows.items():
+        cell = next(iter(cells.values()))
+        audit = known.get(cell.scored[0][0].options.get("task"), {})
+        if cell.metric.name != "accuracy" or audit.get("chance") is None:
+            continue
+        measured = audit.get("diagnostics") or {}
+        chance, most = measured.get("chance", audit["chance"]), measured.get("majority") or 0
+        levels["chance"][row] = 100 * chance
+        if most > chance + 0.005:
+            levels["always the commonest class"][row] = 100 * most
+    return {name: marks for name, marks in levels.items() if marks}
+
+
 def groups(experiment: ResultTable) -> Iterator[Table]:
     """Test accuracy by group, as ListOps by operator and by depth: means over finished seeds."""
     by_place: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
@@ -151,7 +195,7 @@ def groups(experiment: ResultTable) -> Iterator[Table]:
             {"row": row} | {k: f"{mean(values[k]):.1f}" if k in values else MISSING for k in keys}
             for row, values in by_row.items()
         ]
-        yield Table.of(rows, f"{column} by {group}, test accuracy (%)")
+        yield Table.of(rows, f"{experiment.title}: {column} by {group}, test accuracy (%)")
 
 
 def _group_name(record: Record, group: str, key: str) -> str:

@@ -1,0 +1,178 @@
+"""Who is ahead of whom: differences of means, and no more said than the spread over seeds allows.
+
+Runs are compared that differ in nothing but LaS's two operators: their options say which those are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import variance
+
+from longlens.report.cells import TableCell, filled
+from longlens.runs.record import Record
+from longlens.runs.results import ResultTable
+
+# Two-sided 95 % quantiles of Student's t for 1, 2 … degrees of freedom; more than ten count as ten.
+T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+MODELS = {"softmax": "softmax", "l": "L", "s": "S", "las": "LaS"}
+FAMILY = {("none", "none"): "softmax", ("las", "none"): "L", ("none", "box"): "S",
+          ("las", "box"): "LaS"}  # fmt: skip
+# Options that belong to LaS, and options that say how a run is computed and not what.
+OPERATORS = {
+    "window",
+    "bound",
+    "spacing",
+    "smoothing",
+    "edge",
+    "learned_alpha",
+    "decay",
+    "smoother",
+}
+MEANS = {"mixer", "seed", "shapes", "compile", "compile_blocks", "graphs", "evaluate_batch",
+         "log_every", "buckets"}  # fmt: skip
+UNFAIR = {"selected on test", "validation trained on", "validation", "quick"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a cell is ahead of another; negative: behind, whatever the metric."""
+
+    label: str
+    ours: TableCell
+    theirs: TableCell
+
+    @property
+    def value(self) -> float:
+        """The difference of the means, positive where ours is better."""
+        assert self.ours.mean is not None and self.theirs.mean is not None
+        sign = 1 if self.ours.metric.higher_is_better else -1
+        return sign * (self.ours.mean - self.theirs.mean)
+
+    @property
+    def margin(self) -> float | None:
+        """Half the 95 % interval of the difference (Welch); None where a side has a single run."""
+        sides = [(variance(c.values) / len(c.values), len(c.values) - 1)
+                 for c in (self.ours, self.theirs) if len(c.values) > 1]  # fmt: skip
+        if len(sides) < 2:
+            return None
+        total = sum(part for part, _ in sides)
+        if total == 0:
+            return 0.0
+        freedom = total**2 / sum(part**2 / count for part, count in sides)
+        return T95[max(1, min(int(freedom), len(T95))) - 1] * math.sqrt(total)
+
+    @property
+    def verdict(self) -> str:
+        """``ahead``, ``behind`` or ``level``; of single runs ``ahead once`` and so on."""
+        if self.margin is None:
+            side = "ahead" if self.value > 0 else "behind" if self.value < 0 else "level"
+            return f"{side} once"
+        if abs(self.value) <= self.margin:
+            return "level"
+        return "ahead" if self.value > 0 else "behind"
+
+    @property
+    def unit(self) -> str:
+        """What a difference is counted in."""
+        name = self.ours.metric.name
+        return " points" if name == "accuracy" else " R²" if name == "r2" else " bits"
+
+    def amount(self, value: float | None = None) -> str:
+        """The difference, or another one of this metric, with its sign."""
+        shown = self.value if value is None else value
+        digits = 1 if self.ours.metric.name == "accuracy" else 3
+        return f"{shown:+.{digits}f}".replace("-", "−")
+
+    def evidence(self) -> str:
+        """The interval and the seeds, or that there is a single run."""
+        seeds = sorted({len(self.ours.values), len(self.theirs.values)})
+        if self.margin is None:
+            return "a single run each" if seeds == [1] else "a single run on one side"
+        ends = " to ".join(self.amount(self.value + sign * self.margin) for sign in (-1, 1))
+        return f"95 % interval {ends}; {' and '.join(map(str, seeds))} seeds" + (
+            " each" if len(seeds) == 1 else ""
+        )
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Runs of one experiment that share everything but LaS's operators."""
+
+    experiment: ResultTable
+    column: str
+    options: Mapping[str, object]
+    cells: dict[str, list[TableCell]] = field(default_factory=dict)
+    """By model: softmax, L, S and LaS."""
+
+    def difference(self, ours: str, theirs: str = "softmax") -> Difference:
+        """Between the first cells of two models."""
+        return Difference(self.column, self.cells[ours][0], self.cells[theirs][0])
+
+
+def model_of(record: Record) -> str | None:
+    """Which of softmax, L, S and LaS a run has; None: another mixer."""
+    options = record.options.get("mixer_options") or {}
+    if record.options.get("mixer") == "family":
+        return FAMILY.get((options.get("decay", "las"), options.get("smoother", "box")))
+    return MODELS.get(str(record.options.get("mixer")))
+
+
+def settings(experiments: Iterable[ResultTable]) -> Iterator[Setting]:
+    """All groups of finished cells that differ in LaS's operators alone."""
+    for experiment in experiments:
+        found: dict[str, Setting] = {}
+        for cell in filled(experiment):
+            if cell.mean is None or {word for word, _ in cell.marks} & UNFAIR:
+                continue
+            record = cell.scored[0][0]
+            if (model := model_of(record)) is None:
+                continue
+            options = {k: v for k, v in record.options.items() if k not in MEANS}
+            mixer_options = record.options.get("mixer_options") or {}
+            options["mixer_options"] = {
+                k: v for k, v in mixer_options.items() if k not in OPERATORS
+            }
+            key = json.dumps([cell.column, options, record.data.get("identity")], sort_keys=True)
+            setting = found.setdefault(key, Setting(experiment, cell.column, options))
+            setting.cells.setdefault(model, []).append(cell)
+        yield from (setting for setting in found.values() if len(setting.cells) > 1)
+
+
+PHRASES = {
+    "ahead": "ahead on {}", "behind": "behind on {}", "level": "not to be told apart on {}",
+    "ahead once": "ahead in single runs on {}",
+    "behind once": "behind in single runs on {}",
+    "level once": "level in single runs on {}",
+}  # fmt: skip
+MOST = 3  # of one verdict that are named
+
+
+def grouped(differences: Sequence[Difference]) -> str:
+    """Who is ahead where, as the verdicts have it: ``ahead on Text (+8.0 points)``."""
+    words = []
+    for verdict, phrase in PHRASES.items():
+        group = [d for d in differences if d.verdict == verdict]
+        if not group:
+            continue
+        named = joined([f"{d.label} ({d.amount()}{d.unit})" for d in group])
+        if len(group) > MOST:
+            low, high = (d.amount() for d in (min(group, key=_value), max(group, key=_value)))
+            named = f"{len(group)} settings ({low} to {high}{group[0].unit})"
+        words.append(phrase.format(named))
+    return joined(words, ", ", " but " if len(words) == 2 else ", and ")
+
+
+def _value(difference: Difference) -> float:
+    return difference.value
+
+
+def joined(words: Sequence[str], comma: str = ", ", last: str = " and ") -> str:
+    """Words as a list in a sentence.
+
+    >>> joined(["a", "b", "c"])
+    'a, b and c'
+    """
+    return last.join([comma.join(words[:-1]), words[-1]] if len(words) > 1 else words)

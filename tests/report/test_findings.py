@@ -1,0 +1,234 @@
+"""Findings are written by rules: other records, other sentences."""
+
+import shlex
+
+import pytest
+
+from longlens.cli import run
+from longlens.experiments.catalog import find
+from longlens.report.compare import Difference, settings
+from longlens.report.findings import BEST, QUESTIONS, findings
+from longlens.report.results import Bench, Measurement, Results
+from longlens.runs.record import Record, given_options
+from longlens.runs.results import ResultTable
+from tests.report.test_page import audit
+
+ASK = {question.key: question.answer for question in QUESTIONS}
+MIXERS = {"softmax": "softmax", "LaS": "las", "L": "l", "S": "s"}
+
+
+def runs(row, values, column="Text", mixer=None, metric="accuracy", selected_on=None, **options):
+    """One finished run a value."""
+    las = {} if "softmax" in row else {"mixer_options": {"window": 5}}
+    return [
+        Record(
+            status="finished", row=row, column=column, seed=seed,
+            options={"task": column.lower(), "mixer": mixer or MIXERS[row], **las, **options},
+            data={"selected_on": selected_on} if selected_on else {},
+            metrics={"test": {metric: value}},
+        )
+        for seed, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def results(*records, name="table2", published=None, **header):
+    header = {"published": published or {}, **header}
+    flat = [record for group in records for record in group]
+    return Results((ResultTable.from_json(header, flat, name),))
+
+
+LOW, HIGH = (0.645, 0.65, 0.655), (0.725, 0.73, 0.735)
+
+
+def test_the_interval_is_welchs():
+    (setting,) = settings(results(runs("softmax", [0.01, 0.02, 0.03]),
+                                  runs("LaS", [0.02, 0.03, 0.04])).experiments)  # fmt: skip
+    difference = setting.difference("LaS")
+    assert difference.value == pytest.approx(1.0)
+    assert difference.margin == pytest.approx(2.776 * (2 / 3) ** 0.5)
+    assert difference.verdict == "level"
+
+
+def test_who_is_ahead_changes_with_the_records():
+    answer = ASK["helps"](results(runs("softmax", LOW), runs("LaS", HIGH)))
+    assert answer.short == "Against softmax attention LaS is ahead on Text (+8.0 points)."
+    assert "LaS 73.00 ± 0.50, softmax attention 65.00 ± 0.50" in answer.sentences[0]
+    assert "95 % interval +6.9 to +9.1; 3 seeds each" in answer.sentences[0]
+    answer = ASK["helps"](results(runs("softmax", HIGH), runs("LaS", LOW)))
+    assert answer.short == "Against softmax attention LaS is behind on Text (−8.0 points)."
+    answer = ASK["helps"](results(runs("softmax", LOW), runs("LaS", (0.735, 0.74, 0.745))))
+    assert "+9.0 points" in answer.short
+
+
+def test_no_more_is_said_than_the_spread_allows():
+    near = ASK["helps"](results(runs("softmax", LOW), runs("LaS", (0.64, 0.66, 0.665))))
+    assert near.short.endswith("LaS is not to be told apart on Text (+0.5 points).")
+    once = ASK["helps"](results(runs("softmax", LOW), runs("LaS", (0.8,))))
+    assert once.short.endswith("LaS is ahead in single runs on Text (+15.0 points).")
+    assert "a single run on one side" in once.sentences[0]
+    image = runs("softmax", (0.5,), "Image"), runs("LaS", (0.4,), "Image")
+    both = ASK["helps"](results(runs("softmax", LOW), runs("LaS", HIGH), *image))
+    assert both.short == (
+        "Against softmax attention LaS is ahead on Text (+8.0 points) but behind in single runs on "
+        "Image (−10.0 points)."
+    )
+
+
+def test_what_was_published_is_compared():
+    published = {"LaS": {"Text": 79.28}}
+    answer = ASK["helps"](results(runs("softmax", LOW), runs("LaS", HIGH), published=published))
+    assert answer.sentences[0].endswith("The paper reports 79.28 for LaS, 6.28 more.")
+    assert "hollow: published" in answer.figures[0][0]
+
+
+def test_only_runs_that_differ_in_las_alone_are_compared():
+    assert ASK["helps"](results(runs("softmax", LOW, lr=1e-3), runs("LaS", HIGH, lr=2e-3))) is None
+    other = runs("LaS", HIGH, selected_on="test")
+    assert ASK["helps"](results(runs("softmax", LOW), other)) is None
+    quick = results(runs("softmax", LOW), runs("LaS", HIGH), quick=True)
+    assert ASK["helps"](quick) is None
+
+
+def test_bits_count_downwards():
+    bits = dict(metric="bits_per_token", name="table8")
+    records = [runs(row, values, "Enwik8", metric="bits_per_token")
+               for row, values in (("softmax", (1.3, 1.31)), ("LaS", (1.2, 1.21)))]  # fmt: skip
+    answer = ASK["helps"](results(*records, **bits))
+    assert answer.short.endswith("LaS is ahead on Enwik8 (+0.100 bits).")
+
+
+def parts(decay, smoothing):
+    return results(runs("softmax", LOW), runs("L", decay), runs("S", smoothing), runs("LaS", HIGH))
+
+
+def test_which_part_helps():
+    answer = ASK["part"](parts(LOW, HIGH))
+    assert answer.short == (
+        "On Text smoothing helps (+8.0 points) and decay makes no clear difference (+0.0 points)."
+    )
+    assert "is not to be told apart from smoothing alone (S): +0.0" in answer.sentences[0]
+    swapped = ASK["part"](parts(HIGH, LOW)).short
+    assert swapped.startswith("On Text smoothing makes no clear difference (+0.0 points) and decay")
+    single = ASK["part"](parts((0.66,), (0.70,))).short
+    assert single == "On Text smoothing +5.0 and decay +1.0 points in single runs."
+
+
+def test_positions_and_pretraining_are_told_apart():
+    rotary, pretrain = dict(positions="rotary"), dict(positions="rotary", protocol="pretrain")
+    both = results(
+        *(runs(row, LOW, "Image", **rotary) for row in ("softmax", "LaS")),
+        runs("softmax", HIGH, "Mail", **pretrain),
+        runs("LaS", LOW, "Mail", **pretrain),
+    )
+    assert "not to be told apart on Image (+0.0 points)" in ASK["rotary"](both).short
+    assert ASK["pretraining"](both).short.endswith("LaS is behind on Mail (−8.0 points).")
+    assert ASK["helps"](results(runs("softmax", LOW))) is None
+    assert ASK["pretraining"](results(runs("softmax", LOW), runs("LaS", HIGH))) is None
+
+
+def test_what_is_left_is_compared_with_what_there_was():
+    some = results(
+        runs("softmax", LOW),
+        runs("LaS", HIGH),
+        runs("softmax, rotary", LOW, mixer="softmax", positions="rotary"),
+        runs("LaS, rotary", (0.67, 0.675, 0.68), mixer="las", positions="rotary"),
+    )
+    answer = ASK["rotary"](some)
+    assert answer.short.endswith("LaS is ahead on Text (+2.5 points).")
+    assert answer.sentences[-1] == (
+        "In the same experiments without positions it is ahead on Text (+8.0 points)."
+    )
+
+
+READINGS = dict(name="readings", published={"LaS": {"Text": 79.0}})
+
+
+def test_which_choice_comes_nearest():
+    some = [runs("LaS", HIGH), runs("window 3", (0.74,), mixer="las"),
+            runs("on test", (0.9,), mixer="las", selected_on="test")]  # fmt: skip
+    answer = ASK["semantics"](results(*some, **READINGS))
+    assert answer.short == "Text: none so far; 74.00 at best, 79.00 published."
+    assert (
+        "“window 3” comes nearest to the published 79.00 with 74.00 (a single run)"
+        in (answer.sentences[0])
+    )
+    assert "our default has 73.00 ± 0.50" in answer.sentences[0]
+    assert "the test split chooses the step, 90.00, an upper bound" in answer.sentences[0]
+    hit = ASK["semantics"](results(*some, runs("bound", (0.79, 0.795), mixer="las"), **READINGS))
+    assert hit.short == "Text: “bound” reaches 79.00."
+    assert ASK["semantics"](results(*some)) is None
+
+
+def test_what_it_cannot_do():
+    records = [runs(row, values, column, metric="r2") for row, values, column in (
+        ("softmax", (0.97, 0.98), "Select"), ("LaS", (0.78, 0.79), "Select"),
+        ("softmax", (0.99, 1.0), "CumSum"), ("LaS", (0.99, 1.0), "CumSum"))]  # fmt: skip
+    answer = ASK["cannot"](results(*records, name="table7", metric="r2"))
+    assert answer.short.endswith(
+        "LaS is behind on Select (−0.190 R²) but not to be told apart on CumSum (+0.000 R²)."
+    )
+
+
+def bench_of(*ratios):
+    rows = [dict(shape=f"1,1,{n},1", implementation="LaS", ratio_to_plain=str(ratio), hardware="X")
+            for n, ratio in enumerate(ratios)]  # fmt: skip
+    return Results(benches=(Bench("ops_x", tuple(rows)),))
+
+
+def test_how_fast():
+    assert ASK["speed"](bench_of(1.5, 1.1)).short == (
+        "LaS takes 1.10 to 1.50 times as long as plain attention (X)."
+    )
+    assert "2.00 times" in ASK["speed"](bench_of(2)).short
+
+
+def test_which_tasks_are_long_range():
+    values = dict(audit().values)
+    values["verdict"] = {"category": "short range", "decided": True, "confidence": 0.97}
+    values["best"] = {"gain": 0.75}
+    found = Results(measurements=(Measurement("audit_image", "audit", values),))
+    assert "1 of 1 audits with trained models are decided: short range: image." in (
+        ASK["range"](found).short
+    )
+    values["verdict"] = {"category": "open", "decided": False, "seeds": 1}
+    assert ASK["range"](found).short.startswith("None of 1 audits")
+
+
+def test_questions_without_records_name_a_command():
+    found = findings(results(runs("softmax", LOW), runs("LaS", HIGH)))
+    assert found[0].points[0][1].startswith("Against softmax attention")
+    missing = [part for part in found if any("would tell" in words for words in part.text)]
+    assert [part.key for part in missing] == [
+        "part", "rotary", "pretraining", "semantics", "cannot", "speed", "range",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.key)
+def test_the_command_that_a_question_names_would_answer_it(question):
+    _, command, name, *words = [*shlex.split(question.command), ""]
+    if command != "run":
+        assert question.key in ("speed", "range") and name in ("ops", "")
+        return
+    args = run.parser().parse_args([name, *filter(None, words)])
+    experiment = find(name)
+    records = [
+        Record(status="finished", name=cell["name"], seed=cell["seed"],
+               options=given_options(cell), metrics={"test": {experiment.metric: 0.5}})
+        for cell in experiment.cells(args.only, args.seeds)
+    ]  # fmt: skip
+    assert question.answer(Results((experiment.results(records),))) is not None
+
+
+def test_plain_runs_are_ranked():
+    plain = results(runs("mine", HIGH, mixer="s4"), runs("other", LOW, mixer="lru"), name="runs")
+    found = findings(plain)
+    assert [part.key for part in found] == ["", BEST.key]
+    assert found[1].answer.startswith("On Text mine has accuracy (%) 73.00 ± 0.50, +8.0 points to")
+    assert findings(Results()) == []
+
+
+def test_equal_seeds_have_no_interval():
+    (setting,) = settings(results(runs("softmax", (1, 1)), runs("LaS", (1, 1))).experiments)
+    difference = setting.difference("LaS")
+    assert isinstance(difference, Difference) and difference.margin == 0.0
+    assert difference.verdict == "level"
