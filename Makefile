@@ -9,8 +9,8 @@ VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 PIP_ARGS ?=
 BIN := $(VENV)/bin
-# results whose charts stand in the documentation
-PICTURES := lineup ops_h200 audit_image audit_far-order
+# charts that stand in the documentation
+PICTURES := lineup ops_h200_graph audit_image audit_far-order lens_image_attention lens_wiki_attention
 
 # Virtual machines that advertise AMX without allowing it kill bfloat16 matmuls with SIGILL.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
@@ -62,8 +62,7 @@ bench: $(BIN)/.installed ## LaS against plain attention on this machine
 	$(BIN)/longlens bench ops
 
 report: $(BIN)/.installed ## report.html from results/, and the tables and pictures of the documentation
-	$(BIN)/longlens report results -o report.html --update README.md docs/atlas.md docs/audit.md docs/farfield.md docs/results.md docs/speed.md docs/tasks.md docs/training.md docs/zoo.md
-	$(BIN)/longlens report results --pictures docs/pictures --only $(PICTURES)
+	$(BIN)/longlens report results -o report.html --pictures docs/pictures $(PICTURES) --update README.md docs/atlas.md docs/audit.md docs/farfield.md docs/results.md docs/speed.md docs/tasks.md docs/training.md docs/zoo.md
 
 docs: $(BIN)/.installed ## the documentation as a site in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -2,15 +2,17 @@
 
     make report && .venv/bin/python docs/pictures/report.py
 
-Needs playwright, and a Chromium on the machine.
+Needs playwright, Pillow, and a Chromium on the machine.
 """
 
 import shutil
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parent.parent.parent
+PICTURE = Path(__file__).with_suffix(".png")
 FRAME = """
 <style>
 body { margin: 0; padding: 16px; display: flex; gap: 16px; background: #8b919b; }
@@ -30,7 +32,8 @@ with sync_playwright() as playwright:
     try:
         page.goto(frame.as_uri())
         page.wait_for_timeout(500)
-        page.screenshot(path=Path(__file__).with_suffix(".png"))
+        page.screenshot(path=PICTURE)
+        Image.open(PICTURE).convert("RGB").quantize(64).save(PICTURE, optimize=True)
     finally:
         frame.unlink()
         browser.close()

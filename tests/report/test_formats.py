@@ -104,6 +104,10 @@ def test_the_command(folder, tmp_path, capsys, monkeypatch):
     assert {p.name for p in (tmp_path / "pictures").iterdir()} == {
         "table2.svg", "figure5.svg", "ops_cpu_time.svg", "ops_cpu_memory.svg",
     }  # fmt: skip
-    capsys.readouterr()
+    assert main(["report", "--pictures", "one", "figure5"]) == 0
+    assert [p.name for p in (tmp_path / "one").iterdir()] == ["figure5.svg"]
+    assert not (tmp_path / "report.html").exists()
+    assert main(["report", "--pictures", "one", "figure9"]) == 1
+    assert "there is no 'figure9'; there are table2, figure5" in capsys.readouterr().err
     assert main(["report", "nowhere"]) == 1 and "nowhere" in capsys.readouterr().err
     assert main(["report", "--update", "none.md"]) == 1

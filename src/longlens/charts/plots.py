@@ -68,7 +68,7 @@ def line_chart(
     room = 0.04 * (y1 - y0)
     y0, y1 = y0 - room, y1 + room  # so that no curve hides behind the axis
     inner = 8 if any(line.mark for line in lines) else 0  # marks keep away from the labels
-    y_marks = log_ticks(10**y0, 10**y1, 6) if log_y else ticks(y0, y1)
+    y_marks = log_ticks(10**y0, 10**y1) if log_y else ticks(y0, y1)
     floor, right = height - FLOOR, width - 14
     left = max(MARGIN, 14 + LETTER * max(len(short(value)) for value in y_marks))
 

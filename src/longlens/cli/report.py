@@ -15,6 +15,7 @@ from longlens.report.audit_chart import draw_audit
 from longlens.report.bench import bench_pictures
 from longlens.report.figures import overview
 from longlens.report.formats import BLOCK, update_blocks, write_tables
+from longlens.report.measurements import profiles
 from longlens.report.results import Results, read_results, show_all
 
 WIDTH = 640  # of pictures that are files
@@ -50,12 +51,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--only", nargs="+", default=None, metavar="NAME", help="of these results only")
     p.add_argument("--title", default="longlens report", help="the page's title")
     p.add_argument(
-        "--pictures",
-        type=Path,
-        default=None,
-        metavar="FOLDER",
-        help="write charts as SVG; no page unless -o",
-    )
+        "--pictures", nargs="+", default=None, metavar=("FOLDER", "NAME"),
+        help="write charts as SVG, all or those of these names; no page unless -o",
+    )  # fmt: skip
     p.add_argument(
         "--update", nargs="+", type=Path, default=[], metavar="FILE",
         help="write the blocks <!-- table: FILE --> … <!-- end --> of Markdown files anew",
@@ -74,10 +72,14 @@ def main(argv: Sequence[str]) -> int:
     results = read_results(args.records)
     if args.only:
         results = results.only(args.only)
-    if args.pictures is not None:
-        drawn, results = show_all(results, lambda some: list(pictures(some)))
-        for name, picture in drawn:
-            _write(args.pictures / name, picture)
+    if args.pictures:
+        folder, *names = args.pictures
+        drawn, results = show_all(results, lambda some: dict(pictures(some)))
+        if unknown := [name for name in names if f"{name}.svg" not in drawn]:
+            known = ", ".join(name.removesuffix(".svg") for name in drawn)
+            raise ValueError(f"pictures: there is no {unknown[0]!r}; there are {known}")
+        for name in [f"{name}.svg" for name in names] or drawn:
+            _write(Path(folder, name), drawn[name])
         if not shown:
             return _skipped(results)
     form = args.format or "html"
@@ -131,6 +133,9 @@ def pictures(results: Results) -> Iterator[tuple[str, str]]:
     for measurement in results.measurements:
         if measurement.kind == "audit" and measurement.values.get("curve"):
             yield f"{measurement.name}.svg", draw_audit(measurement.values)
+        if measurement.kind == "lens":
+            for view, picture in profiles(measurement.values, WIDTH):
+                yield f"{measurement.name}_{view}.svg", standalone(picture)
         if measurement.kind == "atlas" and measurement.values["tasks"]:
             yield f"{measurement.name}.svg", draw_atlas(measurement.values)
 

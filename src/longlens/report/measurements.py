@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from longlens.charts import Line, line_chart
+from longlens.report.figures import MOST_LINES
 from longlens.report.layout import Part
 from longlens.report.results import Measurement
 from longlens.tables import Table
@@ -35,28 +37,30 @@ def measurement_part(measurement: Measurement) -> Part:
         title,
         key=f"m-{measurement.name}",
         folded=True,
-        figures=_profiles(values),
+        figures=[picture for _, picture in profiles(values)],
         tables=[lens_table(title, values) if lens else rows],
         notes=[*(LENS_NOTES if lens else ()), *map(str, values.get("notes") or ())],
     )
 
 
-def _layers(values: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    return [
-        (subject, layer)
-        for subject in values.get("subjects") or ()
-        for layer in subject.get("layers") or ()
-    ]
+def readable(name: str) -> str:
+    """The name of a run's folder in words.
+
+    >>> readable("lasplus-in-minutes--image--0, before training")
+    'lasplus-in-minutes, image, seed 0, before training'
+    """
+    return re.sub(r"--(\d+)\b", r", seed \1", str(name)).replace("--", ", ")
 
 
 def lens_table(title: str, values: Mapping[str, Any]) -> Table:
     """Every layer of every subject: medians over channels or heads."""
     rows = []
-    for subject, layer in _layers(values):
+    subjects = values.get("subjects") or ()
+    for subject, layer in ((s, each) for s in subjects for each in s.get("layers") or ()):
         median = layer.get("median") or {}
         rows.append(
             {
-                "subject": subject["name"],
+                "subject": readable(subject["name"]),
                 "layer": "all" if layer.get("layer") is None else layer["layer"],
                 "view": layer["view"] if layer.get("part") in USUAL else layer["part"],
                 **{label: median.get(name) for name, label in MEASURES.items()},
@@ -69,19 +73,27 @@ def lens_table(title: str, values: Mapping[str, Any]) -> Table:
     return Table.of(rows, f"{title}: medians over channels or heads")
 
 
-def _profiles(values: Mapping[str, Any]) -> list[str]:
-    """For each way of looking, the mean over heads by distance, of every subject's first layer."""
+def profiles(values: Mapping[str, Any], width: int = 400) -> list[tuple[str, str]]:
+    """For each way of looking, what is seen by distance: the mean over layers, a line a subject."""
     pictures = []
-    names = [str(subject["name"]) for subject in values.get("subjects") or ()]
     for view, what in (values.get("views") or {}).items():
-        first: dict[str, Line] = {}
-        for subject, layer in _layers(values):
-            name = str(subject["name"])
-            if layer["view"] == view and layer.get("profile") and name not in first:
-                # On a logarithmic axis zero has no place.
-                points = [(float(x), float(y)) for x, y in layer["profile"] if y and y > 0]
-                first[name] = Line(name, points, names.index(name))
-        if lines := [line for line in first.values() if line.points]:
-            title = f"{view[:1].upper()}{view[1:]} by distance, first layer"
-            pictures.append(line_chart(title, lines, "distance", str(what), log_y=True))
+        lines = []
+        for style, subject in enumerate(values.get("subjects") or ()):
+            by: dict[float, list[float]] = {}
+            for layer in subject.get("layers") or ():
+                for x, y in (layer.get("profile") or ()) if layer["view"] == view else ():
+                    by.setdefault(float(x), []).append(float(y or 0))
+            # Logarithmic axes have no place for zero.
+            points = [(x + 1, y) for x, ys in sorted(by.items()) if (y := sum(ys) / len(ys)) > 0]
+            if points:
+                lines.append(Line(readable(subject["name"]), points, style))
+        if lines:
+            name = f"{view[:1].upper()}{view[1:]} by distance, mean over layers"
+            if len(lines) > MOST_LINES:
+                name += f"; {MOST_LINES} of {len(lines)}"
+            chart = line_chart(
+                name, lines[:MOST_LINES], "distance + 1", str(what), log_x=True, log_y=True,
+                width=width,
+            )  # fmt: skip
+            pictures.append((view, chart))
     return pictures
