@@ -13,10 +13,18 @@ from longlens.ops.family import decay_attention, decay_weights, explain_decay, s
 from longlens.ops.family.call import DecayCall, check
 from longlens.ops.family.reference import reference
 
+from ..las.test_plan import STEPS, recorded
+
 BOUND = 1e-10
 LENGTHS = (1, 2, 3, 15, 16, 17, 33, 70, 131)
 CAUSAL = ("alpha", "log_gate", "slopes", "power", "log_forget", "sink", "taps")
 BOTH = ("alpha", "slopes", "power", "sink", "taps")
+NAMES = {  # the functions that are steps of a route
+    "las": {*STEPS, "filter_values"},
+    "folded": {"filter_values", "scaled", "columns", "biased_attention"},
+    "merged": {"filter_values", "merged_attention"},
+    "rows": {"reference"},
+}
 
 
 @dataclass
@@ -150,6 +158,9 @@ def test_every_route(parts, options, route):
     tensors, mask, _ = case.tensors()
     plan = explain_decay(**tensors, key_mask=mask, enable_gqa=True, **given)
     assert plan.route == route, plan
+    options = dict(key_mask=mask, enable_gqa=True, **given)
+    steps = recorded(lambda: decay_attention(**tensors, **options), NAMES[route])
+    assert steps == list(plan.steps) and steps
     expected = run(case, "reference")
     for name, found in run(case, "auto").items():
         assert error(found, expected[name]) < BOUND, (name, error(found, expected[name]))
@@ -287,7 +298,12 @@ def test_weights_times_values_is_the_output():
         (dict(taps=torch.ones(3, 2)), r"taps must have shape \(2, window\)"),
         (dict(taps=torch.ones(2, 2), smoothing="centered"), "window must be odd"),
         (dict(sink=torch.zeros(3)), "sink must be a float tensor"),
-        (dict(impl="triton"), "impl must be one of"),
+        (dict(impl="flash"), "impl must be one of"),
+        (dict(impl="triton"), "impl='triton' is not possible: nothing that one call"),
+        (
+            dict(impl="triton", slopes=torch.ones(2), is_causal=False),
+            "impl='triton' is not possible: two-sided decay",
+        ),
     ],
 )
 def test_errors(options, message):

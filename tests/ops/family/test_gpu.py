@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from longlens.ops.family import decay_attention, explain_decay, smoothing_taps
 
+from ..las.test_plan import recorded
 from .test_family import Case, error
 
 pytestmark = pytest.mark.gpu
@@ -21,12 +22,33 @@ pytestmark = pytest.mark.gpu
         ("taps", "alpha"),
         ("sink", "slopes"),
         ("power",),
+        ("log_gate", "log_forget", "taps"),
     ],
 )
 @pytest.mark.parametrize("rate", [1e-3, 0.1, 3.0])
 def test_within_twice_the_error_of_the_formula(parts, rate, dtype):
-    case = Case(1, 2, 1, 200, 200, 32, 32, parts, rate, False, 5)
-    tensors, _, grad = case.tensors(dtype)
+    assert over_budget(Case(1, 2, 1, 200, 200, 32, 32, parts, rate, False, 5), dtype) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [8, 40, 64, 96, 128, 256])
+@pytest.mark.parametrize(("queries", "keys", "masked"), [(300, 300, False), (70, 200, True)])
+@pytest.mark.parametrize("parts", [("log_forget", "slopes"), ("slopes", "sink", "taps")])
+def test_levels_in_the_kernel(parts, queries, keys, masked, width, dtype):
+    """Every width of tiles, blocks that are not full, masks, groups, fewer queries than keys."""
+    case = Case(2, 2, 2, queries, keys, width, width, parts, 0.05, masked, 7)
+    assert over_budget(case, dtype) == []
+
+
+@pytest.mark.parametrize("width", [12, 64, 128])
+def test_gates_in_one_pass(width):
+    case = Case(2, 2, 2, 300, 300, width, width, ("log_gate", "taps"), 0.01, False, 8)
+    assert over_budget(case, torch.bfloat16) == []
+
+
+def over_budget(case, dtype):
+    tensors, mask, grad = case.tensors(dtype)
+    mask = None if mask is None else mask.cuda()
     results = []
     for impl, kind in (("reference", torch.float64), ("reference", dtype), ("auto", dtype)):
         wide = torch.promote_types(kind, torch.float32)
@@ -34,14 +56,31 @@ def test_within_twice_the_error_of_the_formula(parts, rate, dtype):
             n: t.to("cuda", kind if n in ("query", "key", "value") else wide).requires_grad_()
             for n, t in tensors.items()
         }
-        out = decay_attention(**inputs, impl=impl)
+        out = decay_attention(**inputs, key_mask=mask, enable_gqa=True, impl=impl)
         grads = torch.autograd.grad(out, list(inputs.values()), grad.to("cuda", kind))
         results.append(dict(zip(("out", *inputs), (out.detach(), *grads), strict=True)))
     exact, plain, fast = results
+    over = []
     for name, true in exact.items():
         factor = 2 if name in ("out", "query", "key", "value") or dtype != torch.float32 else 10
         allowed = factor * max(error(plain[name].double(), true), 12 * torch.finfo(dtype).eps)
-        assert error(fast[name].double(), true) <= allowed, name
+        if not error(fast[name].double(), true) <= allowed:
+            over.append((name, error(fast[name].double(), true), allowed))
+    return over
+
+
+def test_explain_names_the_kernels_that_run():
+    q, k, v = (torch.randn(2, 4, 256, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    forget = F.logsigmoid(torch.randn(2, 4, 256, device="cuda") + 4)
+    gate = -1e-3 * torch.rand(2, 4, 256, 64, device="cuda")
+    for options, last in (
+        (dict(log_forget=forget), "added_forward"),
+        (dict(log_gate=gate, rate_max=1e-3), "scaled_dot_product_attention"),
+        (dict(log_gate=gate, rate_max=1e-3, log_forget=forget), "added_forward"),
+    ):
+        plan = explain_decay(q, k, v, **options)
+        assert plan.steps[-1] == last
+        assert recorded(lambda o=options: decay_attention(q, k, v, **o), ()) == list(plan.steps)
 
 
 def test_a_cuda_graph_of_forward_and_backward():
@@ -51,7 +90,7 @@ def test_a_cuda_graph_of_forward_and_backward():
     )
     forget = F.logsigmoid(torch.randn(2, 4, 256, device="cuda") + 4).requires_grad_()
     taps = smoothing_taps(4, 5).cuda()
-    assert explain_decay(q, k, v, log_forget=forget).route == "folded"
+    assert explain_decay(q, k, v, log_forget=forget).route == "kernel"
 
     def step():
         out = decay_attention(q, k, v, log_forget=forget, taps=taps)

@@ -59,7 +59,8 @@ def decay_attention(
         rate_max: a bound on `alpha` and -`log_gate` (on their sum, if both are there) that is known
             without reading them. Compiled code and CUDA graphs want one; without it eager code
             reads, and compiled code takes parts that hold for any range.
-        impl: "auto", or "reference", "sdpa" by name; `explain_decay` tells what auto takes.
+        impl: "auto", or "reference", "sdpa", "triton" by name; `explain_decay` tells what "auto"
+            takes.
 
     Returns:
         (B, Hq, L, Dv). A query with no key to attend to gets zeros.
@@ -81,14 +82,16 @@ def decay_attention(
 def explain_decay(
     query: Tensor, key: Tensor, value: Tensor, *, impl: str = "auto", **options: Any
 ) -> Plan:
-    """Say which way `decay_attention` takes for the same arguments, and why.
+    """Say which way `decay_attention` takes for the same arguments, why, and by which steps.
 
     >>> q = torch.randn(1, 2, 100, 16)
     >>> print(explain_decay(q, q, q, slopes=torch.tensor([0.1, 0.2])))
     sdpa/folded
       - every decay in range: one attention call
+      - steps: biased_attention
     """
-    return routes.make_plan(check(DecayCall(query, key, value, **options)), impl)
+    call = check(DecayCall(query, key, value, **options))
+    return routes.with_steps(call, routes.make_plan(call, impl))
 
 
 def decay_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:

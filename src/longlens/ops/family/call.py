@@ -10,6 +10,11 @@ from torch import Tensor
 
 from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
 
+TENSORS = (
+    "query", "key", "value", "alpha", "log_gate", "slopes", "power", "log_forget", "sink", "taps",
+    "key_mask",
+)  # fmt: skip
+
 
 @dataclass
 class DecayCall:
@@ -33,6 +38,12 @@ class DecayCall:
     enable_gqa: bool = False
     rate_max: float | None = None
     offset: Any = None  # the position of the first query, once checked
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that are there, by name."""
+        found = {name: getattr(self, name) for name in TENSORS}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
 
     @property
     def multiplies(self) -> bool:

@@ -54,25 +54,35 @@ def _filled(x: Tensor, size: int) -> Tensor:
 
 
 def levels(call: DecayCall, fits: bool = False) -> Levels:
-    """M and A of the call's keys.
+    """M and A of the call's keys."""
+    return Levels(multiplied(call, fits), added(call))
+
+
+def multiplied(call: DecayCall, fits: bool = False) -> Tensor | None:
+    """M of the call's keys.
 
     A gate per channel is as large as the queries. In half precision and in range float32 is enough
     for its sum, and half the traffic.
     """
-    m = a = None
-    length = call.key.shape[2]
+    m = None
     half = call.query.is_cuda and call.query.dtype in (torch.bfloat16, torch.float16)
     if call.alpha is not None:
-        m = placed(call.alpha, length)[..., None]
+        m = placed(call.alpha, call.key.shape[2])[..., None]
     if call.log_gate is not None:
         gate = running(call.log_gate, torch.float32 if fits and half else torch.float64)
         m = gate if m is None else m + gate
+    return m
+
+
+def added(call: DecayCall) -> Tensor | None:
+    """A of the call's keys."""
+    a = None
     if call.slopes is not None:
-        a = placed(call.slopes, length)
+        a = placed(call.slopes, call.key.shape[2])
     if call.log_forget is not None:
         forget = running(call.log_forget)
         a = forget if a is None else a + forget
-    return Levels(m, a)
+    return a
 
 
 def scaled(x: Tensor, exponent: Tensor | None) -> Tensor:

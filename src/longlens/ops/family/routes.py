@@ -6,27 +6,20 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from longlens.ops.family.biased import biased_attention
+from longlens.ops.family import runs
 from longlens.ops.family.call import DecayCall, check
-from longlens.ops.family.fold import ADD_RANGE, columns, levels, scaled
-from longlens.ops.family.parts import equal_widths, halved, sink_part, square
-from longlens.ops.family.reference import reference
-from longlens.ops.family.taps import filter_values
-from longlens.ops.las.call import Call
+from longlens.ops.family.fold import ADD_RANGE, levels
 from longlens.ops.las.checks import may_read
 from longlens.ops.las.decay import FOLD_RANGE
-from longlens.ops.las.folded import sdpa
-from longlens.ops.las.merge_op import merged_attention
 from longlens.ops.las.plan import Assumed, Plan, Route, always, choose, no_operator
-from longlens.ops.las.prepare import narrow, repeat_heads
-from longlens.ops.las.routes import attend as attend_las
 from longlens.ops.las.transforms import exporting, functional, needs_formula
-from longlens.ops.numerics import full_precision, no_autocast
+from longlens.ops.las.triton import why_not
+from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
+from longlens.ops.numerics import no_autocast
 
-ROW_BLOCK = 128  # rows whose scores the formula holds at a time
-IMPLEMENTATIONS = ("auto", "reference", "sdpa")
+IMPLEMENTATIONS = ("auto", "reference", "sdpa", "triton")
+HALF = (torch.bfloat16, torch.float16)
 
 
 def attend(call: DecayCall, impl: str) -> Tensor:
@@ -46,22 +39,31 @@ def make_plan(call: DecayCall, impl: str) -> Plan:
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl must be one of {IMPLEMENTATIONS}, got {impl!r}")
     empty = call.query.numel() == 0 or call.key.shape[2] == 0
-    assumed = Assumed() if impl == "reference" or empty else Assumed(fits=_fits(call))
+    assumed = Assumed()
+    if impl != "reference" and not empty:
+        assumed = Assumed(fits=_fits(call, impl == "triton"))
     route = choose(ROUTES, call, impl, assumed)
     many = _many_calls(call, assumed) or "asked for by name"
-    return Plan(route.impl, route.name, (route.why.format(many=many),), assumed)
+    prologue = route.impl == "triton" or (call.query.is_cuda and _no_kernels(call) is None)
+    return Plan(route.impl, route.name, (route.why.format(many=many),), assumed, prologue)
 
 
-def _fits(call: DecayCall) -> bool:
+def with_steps(call: DecayCall, plan: Plan) -> Plan:
+    """The plan with the names of the functions and kernels that it runs, in their order."""
+    steps = _NAMED[plan.impl, plan.route].steps
+    return replace(plan, steps=tuple(steps if isinstance(steps, list) else steps(call, plan)))
+
+
+def _fits(call: DecayCall, by_kernel: bool) -> bool:
     """Whether all decays fold in range, as far as that is known or may be read.
 
-    What is added cannot overflow, and in half precision no range of it costs digits that scores
-    have, so that it is not read there.
+    What is added cannot overflow, and in half precision (and in our kernel) no range of it costs
+    digits that scores have, so that it is not read there.
     """
     dtype = call.query.dtype if call.query.is_cuda else _wide(call.query.dtype)
-    half = dtype in (torch.bfloat16, torch.float16)
+    adds = call.adds and not by_kernel and dtype not in HALF
     multiplied = 0.0 if call.rate_max is None else call.rate_max * call.key.shape[2]
-    if (not call.multiplies or call.rate_max is not None) and (not call.adds or half):
+    if (not call.multiplies or call.rate_max is not None) and not adds:
         return bool(multiplied <= FOLD_RANGE[dtype])
     if not may_read(call.query):
         return False
@@ -97,17 +99,14 @@ def _many_calls(call: DecayCall, assumed: Assumed) -> str | None:
     return None if assumed.fits else "a range that is large, or not known here"
 
 
-def _no_fold(call: DecayCall, assumed: Assumed) -> str | None:
+def _no_fold(call: DecayCall) -> str | None:
     """What no difference of positions can express, and what fused kernels do not have."""
-    tensors = [t for t in vars(call).values() if isinstance(t, Tensor)]
-    if needs_formula(*tensors) or functional() or exporting():
+    if needs_formula(*call.tensors.values()) or functional() or exporting():
         return "a derivative or a transform that only the formula has"
     if call.power is not None:
         return "a power law is no difference of positions"
     if call.taps is not None and call.smoothing == "masked" and call.taps.shape[1] > 1:
         return "taps that are cut at the query"
-    if call.query.shape[2] != call.key.shape[2]:
-        return "fewer queries than keys"
     if call.query.numel() == 0 or call.value.numel() == 0:
         return "nothing to attend to"
     return no_operator(call)
@@ -121,117 +120,45 @@ def _no_las(call: DecayCall, assumed: Assumed) -> str | None:
     return None
 
 
+def _no_kernels(call: DecayCall) -> str | None:
+    """Why our kernels do not serve such tensors; None: they do."""
+    if call.query.shape[0] * call.query.shape[1] > MOST_HEADS:
+        return f"Triton kernels take up to {MOST_HEADS:,} heads, those of all sequences together"
+    if call.query.is_cuda and call.query.dtype not in HALF:
+        return "kernels of half precision: in float32 parts keep more digits"
+    width = max(call.query.shape[3], call.value.shape[3])
+    return why_not(call.query.device, call.query.dtype, width)
+
+
+def _no_kernel(call: DecayCall, assumed: Assumed) -> str | None:
+    if not call.is_causal:
+        return "two-sided decay"
+    if not (call.adds or call.sink is not None or call.key_mask is not None or _cut(call)):
+        return "nothing that one call of plain attention does not serve"
+    if call.multiplies and not assumed.fits:
+        return "a decay of products that is out of range, or not known"
+    return _no_fold(call) or _no_kernels(call)
+
+
+def _cut(call: DecayCall) -> str | None:
+    same = call.query.shape[2] == call.key.shape[2]
+    return None if same else "fewer queries than keys"
+
+
 def _no_folded(call: DecayCall, assumed: Assumed) -> str | None:
-    return _no_fold(call, assumed) or _many_calls(call, assumed)
+    return _no_fold(call) or _cut(call) or _many_calls(call, assumed)
+
+
+def _no_narrow(call: DecayCall, assumed: Assumed) -> str | None:
+    if call.adds or not beats_sdpa(call.query, call.value):
+        return f"not a narrow head (up to {NARROW} columns) on a recent GPU"
+    return _no_folded(call, assumed) or _no_kernels(call)
 
 
 def _no_merged(call: DecayCall, assumed: Assumed) -> str | None:
     if not call.is_causal and not assumed.fits:
         return "two-sided decay out of range"
-    return _no_fold(call, assumed)
-
-
-def _prepared(call: DecayCall) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and filtered values with as many heads, float32 at least on a CPU."""
-    v = call.value
-    if call.taps is not None:
-        v = repeat_heads(call.query, v)[0]
-        v = filter_values(v, call.taps, call.smoothing, call.edge, call.key_mask)
-    elif call.key_mask is not None:
-        v = v.masked_fill(~call.key_mask[:, None, :, None], 0)
-    k, v = repeat_heads(call.query, call.key, v)
-    if call.key_mask is not None:
-        k = k.masked_fill(~call.key_mask[:, None, :, None], 0)
-    if call.query.is_cuda:
-        return call.query, k, v
-    return full_precision(call.query), full_precision(k), full_precision(v)
-
-
-def _run_las(call: DecayCall, plan: Plan) -> Tensor:
-    v = call.value
-    if call.taps is not None:
-        v = filter_values(
-            repeat_heads(call.query, v)[0], call.taps, call.smoothing, call.edge, call.key_mask
-        )
-    k = call.key if v.shape[1] == call.key.shape[1] else repeat_heads(call.query, call.key)[0]
-    las = Call(
-        call.query, k, v, call.alpha, is_causal=call.is_causal, key_mask=call.key_mask,
-        alpha_max=call.rate_max, scale=call.scale, enable_gqa=True,
-    )  # fmt: skip
-    return attend_las(las, "auto")
-
-
-def _run_folded(call: DecayCall, plan: Plan) -> Tensor:
-    q, k, v = _prepared(call)
-    m, a = levels(call, fits=True)
-    if m is not None:
-        centre = 0.5 * (m[:, :, :1] + m[:, :, -1:]).detach()
-        q, k = scaled(q, m - centre), scaled(k, centre - m)
-    if a is None:
-        out = sdpa(*equal_widths(q, k, v), is_causal=True, key_mask=None, scale=call.scale)
-    else:
-        bias = 0.5 * (a[:, :, :1] + a[:, :, -1:]).detach() - a
-        if q.is_cuda or torch.compiler.is_compiling():
-            q, k = columns(q, [None], call.scale), columns(k, [bias], call.scale)
-            out = sdpa(*equal_widths(q, k, v), is_causal=True, key_mask=None, scale=call.scale)
-        else:
-            q, k, v = equal_widths(q, k, v)
-            out = biased_attention(q, k, v, bias, call.scale)
-    return narrow(out, call.value.shape[3]).to(call.query.dtype)
-
-
-def _run_merged(call: DecayCall, plan: Plan) -> Tensor:
-    q, k, v = _prepared(call)
-    of, mask = levels(call, plan.assumed.fits), call.key_mask
-    if plan.assumed.fits and call.is_causal:
-        items = square(q, k, v, (of, of), mask, call.scale)
-    elif plan.assumed.fits:  # the strict upper triangle, read from its end, is causal again
-        items = square(q, k, v, (of, of), mask, call.scale)
-        if q.shape[2] > 1:
-            back = (q[:, :, :-1].flip(2), k[:, :, 1:].flip(2), v[:, :, 1:].flip(2))
-            own = (of.rows(slice(1, None)), of.rows(slice(0, -1)))
-            mask = None if mask is None else mask[:, 1:].flip(1)
-            items += square(*back, own, mask, call.scale, flipped=True)
-    else:
-        items = halved(q, k, v, of, mask, call.scale)
-    rows = max(part.period * own[0].shape[2] for part, own in items)
-    if call.sink is not None:
-        padded = torch.cat([q, q.new_zeros(*q.shape[:2], rows - q.shape[2], q.shape[3])], 2)
-        items.append(sink_part(call.sink, padded, items[0][1][2].shape[-1]))
-    out = merged_attention(items, rows)[:, :, : q.shape[2]]
-    return narrow(out, call.value.shape[3]).to(call.query.dtype)
-
-
-def _run_rows(call: DecayCall, plan: Plan) -> Tensor:
-    """The formula on blocks of rows, recomputed in backward, in float32 at least."""
-    names = [n for n, t in vars(call).items() if isinstance(t, Tensor) and n != "query"]
-    tensors = [getattr(call, n) for n in names]
-
-    def block(rows: Tensor, first: int, *tensors: Tensor) -> Tensor:
-        own = replace(call, query=full_precision(rows), offset=first)
-        for name, tensor in zip(names, tensors, strict=True):
-            setattr(own, name, full_precision(tensor) if name in ("key", "value") else tensor)
-        return reference(own).to(call.query.dtype)
-
-    size = ROW_BLOCK if call.log_gate is None else max(1, ROW_BLOCK // call.query.shape[3])
-    if functional() or exporting() or call.query.shape[2] <= size:
-        return block(call.query, call.offset, *tensors)
-    outs = [
-        checkpoint(
-            block,
-            rows,
-            call.offset + n * size,
-            *tensors,
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        for n, rows in enumerate(call.query.split(size, dim=2))
-    ]
-    return torch.cat(outs, dim=2)
-
-
-def _run_reference(call: DecayCall, plan: Plan) -> Tensor:
-    return reference(call)
+    return _no_fold(call) or _cut(call)
 
 
 def _no_rows(call: DecayCall, assumed: Assumed) -> str | None:
@@ -240,12 +167,27 @@ def _no_rows(call: DecayCall, assumed: Assumed) -> str | None:
 
 # Whose attention, route, why it refuses a call, why it is taken, what runs, its steps
 ROUTES = (
-    Route("sdpa", "las", _no_las, "LaS attention on filtered values", _run_las, []),
+    Route("sdpa", "las", _no_las, "LaS attention on filtered values", runs.run_las, runs.las_steps),
     Route(
-        "sdpa", "folded", _no_folded, "every decay in range: one attention call", _run_folded, []
+        "triton", "kernel", _no_kernel, "one fused kernel, which adds decays to scores",
+        runs.run_kernel, runs.kernel_steps,
     ),
-    Route("sdpa", "merged", _no_merged, "{many}: parts, merged", _run_merged, []),
-    Route("sdpa", "rows", _no_rows, "the formula on blocks of rows", _run_rows, []),
-    Route("reference", "reference", always, "{many}: the formula", _run_reference, []),
-)
+    Route(
+        "triton", "folded", _no_narrow, "every decay in range, heads narrow: one fused kernel",
+        runs.run_folded, runs.folded_steps, named=False,
+    ),
+    Route(
+        "sdpa", "folded", _no_folded, "every decay in range: one attention call",
+        runs.run_folded, runs.folded_steps,
+    ),
+    Route(
+        "sdpa", "merged", _no_merged, "{many}: parts, merged", runs.run_merged, runs.merged_steps
+    ),
+    Route(
+        "sdpa", "rows", _no_rows, "the formula on blocks of rows", runs.run_rows, runs.rows_steps
+    ),
+    Route(
+        "reference", "reference", always, "{many}: the formula", runs.run_reference, ["reference"]
+    ),
+)  # fmt: skip
 _NAMED = {(route.impl, route.name): route for route in ROUTES}

@@ -2,8 +2,9 @@
 
 Levels fall along the sequence, however far. Where all keys of a row meet in one softmax A_i
 cancels, so a tile costs no more than plain attention: -A_j is added where the scale is multiplied.
-Levels are float64 and taken relative to that of a block's own first query (or last key), so that
-near scores keep their digits, whatever the range, and nothing overflows.
+Levels are float64 and taken relative to that of a block's own first query (or last key); tiles on
+the diagonal take the difference of each pair. So near scores keep their digits, whatever the
+range, and nothing overflows.
 
 As in `ops/las/triton` one kernel walks along the keys for the output, one for the gradients of
 queries, and one along the queries for those of keys and values; nothing is added atomically. With
@@ -29,24 +30,26 @@ EXACT = tl.constexpr("ieee")
 
 @triton.jit
 def _relative(level, i, limit, base, CHECK: tl.constexpr):
-    """Levels of positions i less that of `base`."""
-    if CHECK:
-        found = tl.load(level + i, mask=i < limit, other=0.0)
-    else:
-        found = tl.load(level + i)
-    return (found - base).to(tl.float32) * LOG2_E
+    """Levels of positions i less that of `base`, and what their rounding to float32 leaves."""
+    found = tl.load(level + i, mask=i < limit, other=0.0) if CHECK else tl.load(level + i)
+    exact = (found - base) * LOG2_E
+    high = exact.to(tl.float32)
+    return high, (exact - high).to(tl.float32)
 
 
 @triton.jit
 def _scores(
-    q, k, level, base, mask, pos, j, scale, S,
+    q, k, level, base, high, low, mask, pos, j, scale, S,
     EDGE: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Scores (BM, BN) of a tile, less A_i - base."""
+    """Scores (BM, BN) of a tile; before the edge they lack A_i - base."""
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    s = s * scale - _relative(level, j, S, base, EDGE)[None, :]
+    key_high, key_low = _relative(level, j, S, base, EDGE)
     if EDGE:
+        s = s * scale + _difference(high, low, key_high, key_low)
         s = tl.where(pos[:, None] >= j[None, :], s, float("-inf"))
+    else:
+        s = s * scale - key_high[None, :]
     if HAS_MASK:
         real = tl.load(mask + j, mask=j < S, other=0) != 0
         s = tl.where(real[None, :], s, float("-inf"))
@@ -54,8 +57,14 @@ def _scores(
 
 
 @triton.jit
+def _difference(high, low, other_high, other_low):
+    """A_i - A_j of every pair, exact where it is small, however far both lie from their base."""
+    return (high[:, None] - other_high[None, :]) + (low[:, None] - other_low[None, :])
+
+
+@triton.jit
 def _walk(
-    acc, top, total, q, k, v, level, base, mask, pos, scale, lo, hi, S, d, dv, k_l, v_l,
+    acc, top, total, q, k, v, level, base, high, low, mask, pos, scale, lo, hi, S, d, dv, k_l, v_l,
     EDGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
     BN: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -63,7 +72,9 @@ def _walk(
     for n in range(lo, hi, BN):
         j = n + tl.arange(0, BN)
         keys = load_rows(k, j, k_l, S, d, D, BD, EDGE)
-        s = _scores(q, keys, level, base, mask, pos, j, scale, S, EDGE, HAS_MASK, PRECISION)
+        s = _scores(
+            q, keys, level, base, high, low, mask, pos, j, scale, S, EDGE, HAS_MASK, PRECISION
+        )
         new_top = tl.maximum(top, tl.max(s, 1))
         safe = new_top
         if HAS_MASK:  # rows that have seen no key yet; the first key of all is seen by every row
@@ -106,18 +117,20 @@ def added_forward(
     total = tl.zeros((BM,), tl.float32)
     before = (first + 1) // BN * BN
     scale_2 = scale * LOG2_E
+    high, low = _relative(level, pos, S, base, True)
     acc, top, total = _walk(
-        acc, top, total, rows, k, v, level, base, mask, pos, scale_2, 0, before, S, d, dv,
-        k_l, v_l, False, D, DV, BD, BDV, BN, HAS_MASK, PRECISION,
+        acc, top, total, rows, k, v, level, base, high, low, mask, pos, scale_2, 0, before, S, d,
+        dv, k_l, v_l, False, D, DV, BD, BDV, BN, HAS_MASK, PRECISION,
     )  # fmt: skip
+    top += high
     acc, top, total = _walk(
-        acc, top, total, rows, k, v, level, base, mask, pos, scale_2, before,
+        acc, top, total, rows, k, v, level, base, high, low, mask, pos, scale_2, before,
         tl.minimum(first + BM, S), S, d, dv, k_l, v_l,
         True, D, DV, BD, BDV, BN, HAS_MASK, PRECISION,
     )  # fmt: skip
     empty = total == 0.0
     acc = acc / tl.where(empty, 1.0, total)[:, None]
-    found = top + tl.log2(tl.where(empty, 1.0, total)) + _relative(level, pos, S, base, True)
+    found = top + tl.log2(tl.where(empty, 1.0, total))
     ok = i < L
     tl.store(lse + tl.program_id(1).to(tl.int64) * L + i, found * LN_2, mask=ok)
     at = out + b * o_b + h * o_h + i.to(tl.int64)[:, None] * o_l + dv[None, :]
@@ -126,8 +139,8 @@ def added_forward(
 
 @triton.jit
 def _walk_keys(
-    dq, sums, q, do, k, v, level, base, mask, row_lse, row_delta, pos, scale, lo, hi, S, d, dv,
-    k_l, v_l,
+    dq, sums, q, do, k, v, level, base, high, low, mask, row_lse, row_delta, pos, scale, lo, hi, S,
+    d, dv, k_l, v_l,
     EDGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
     BN: tl.constexpr, HAS_MASK: tl.constexpr, SUMS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -135,7 +148,9 @@ def _walk_keys(
         j = n + tl.arange(0, BN)
         keys = load_rows(k, j, k_l, S, d, D, BD, EDGE)
         values = load_rows(v, j, v_l, S, dv, DV, BDV, EDGE)
-        s = _scores(q, keys, level, base, mask, pos, j, scale, S, EDGE, HAS_MASK, PRECISION)
+        s = _scores(
+            q, keys, level, base, high, low, mask, pos, j, scale, S, EDGE, HAS_MASK, PRECISION
+        )
         p = tl.exp2(s - row_lse[:, None])
         dp = tl.dot(do, tl.trans(values), input_precision=EXACT)
         ds = p * (dp - row_delta[:, None])
@@ -173,19 +188,20 @@ def added_query_gradient(
     grads = load_rows(do, i, do_l, L, dv, DV, BDV, True)
     row_at = tl.program_id(1).to(tl.int64) * L + i
     row_lse = tl.load(lse_2 + row_at, mask=ok, other=float("inf"))
-    row_lse -= _relative(level, pos, S, base, True)
+    high, low = _relative(level, pos, S, base, True)
     row_delta = tl.load(delta + row_at, mask=ok, other=0.0)
     total = tl.zeros((BM, BD), tl.float32)
     sums = tl.zeros((BM,), tl.float32)
     before = (first + 1) // BN * BN
     scale_2 = scale * LOG2_E
     total, sums = _walk_keys(
-        total, sums, rows, grads, k, v, level, base, mask, row_lse, row_delta, pos, scale_2, 0,
-        before, S, d, dv, k_l, v_l, False, D, DV, BD, BDV, BN, HAS_MASK, SUMS, PRECISION,
+        total, sums, rows, grads, k, v, level, base, high, low, mask, row_lse - high, row_delta,
+        pos, scale_2, 0, before, S, d, dv, k_l, v_l,
+        False, D, DV, BD, BDV, BN, HAS_MASK, SUMS, PRECISION,
     )  # fmt: skip
     total, sums = _walk_keys(
-        total, sums, rows, grads, k, v, level, base, mask, row_lse, row_delta, pos, scale_2, before,
-        tl.minimum(first + BM, S), S, d, dv, k_l, v_l,
+        total, sums, rows, grads, k, v, level, base, high, low, mask, row_lse, row_delta, pos,
+        scale_2, before, tl.minimum(first + BM, S), S, d, dv, k_l, v_l,
         True, D, DV, BD, BDV, BN, HAS_MASK, SUMS, PRECISION,
     )  # fmt: skip
     at = dq + b * dq_b + h * dq_h + i.to(tl.int64)[:, None] * dq_l + d[None, :]
@@ -196,8 +212,8 @@ def added_query_gradient(
 
 @triton.jit
 def _walk_queries(
-    dk, dv_total, sums, q, do, k, v, level, key_level, base, lse_2, delta, j, scale, lo, hi, L, S,
-    d, dv, q_l, do_l,
+    dk, dv_total, sums, q, do, k, v, level, base, key_high, key_low, lse_2, delta, j, scale, lo,
+    hi, L, S, d, dv, q_l, do_l,
     EDGE: tl.constexpr, CHECK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
     BDV: tl.constexpr, BM: tl.constexpr, SUMS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -215,11 +231,14 @@ def _walk_queries(
         else:
             row_lse = tl.load(lse_2 + i)
             row_delta = tl.load(delta + i)
-        row_lse -= _relative(level, S - L + i, S, base, CHECK)
+        high, low = _relative(level, S - L + i, S, base, CHECK)
         s = tl.dot(k, tl.trans(rows), input_precision=PRECISION)
-        p = tl.exp2((s * scale - row_lse[None, :]) - key_level[:, None])
         if EDGE:
+            s = s * scale - _difference(key_high, key_low, high, low)
+            p = tl.exp2(s - row_lse[None, :])
             p = tl.where((S - L + i)[None, :] >= j[:, None], p, 0.0)
+        else:
+            p = tl.exp2((s * scale - (row_lse - high)[None, :]) - key_high[:, None])
         dv_total = tl.dot(p.to(grads.dtype), grads, dv_total, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(grads), input_precision=EXACT)
         ds = p * (dp - row_delta[None, :])
@@ -264,21 +283,21 @@ def added_key_gradient(
         own_lse, own_delta = lse_2 + row * L, delta + row * L
         own = level + b * level_b + head * S
         base = tl.load(own + tl.minimum(last, S - 1))
-        key_level = _relative(own, j, S, base, True)
+        key_high, key_low = _relative(own, j, S, base, True)
         sums = tl.zeros((BN,), tl.float32)
         dk_total, dv_total, sums = _walk_queries(
-            dk_total, dv_total, sums, own_q, own_do, keys, values, own, key_level, base, own_lse,
-            own_delta, j, scale_2, around, tl.minimum(after, L), L, S, d, dv, q_l, do_l,
+            dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,
+            own_lse, own_delta, j, scale_2, around, tl.minimum(after, L), L, S, d, dv, q_l, do_l,
             True, True, D, DV, BD, BDV, BM, SUMS, PRECISION,
         )  # fmt: skip
         dk_total, dv_total, sums = _walk_queries(
-            dk_total, dv_total, sums, own_q, own_do, keys, values, own, key_level, base, own_lse,
-            own_delta, j, scale_2, after, whole, L, S, d, dv, q_l, do_l,
+            dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,
+            own_lse, own_delta, j, scale_2, after, whole, L, S, d, dv, q_l, do_l,
             False, False, D, DV, BD, BDV, BM, SUMS, PRECISION,
         )  # fmt: skip
         dk_total, dv_total, sums = _walk_queries(
-            dk_total, dv_total, sums, own_q, own_do, keys, values, own, key_level, base, own_lse,
-            own_delta, j, scale_2, whole, L, L, S, d, dv, q_l, do_l,
+            dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,
+            own_lse, own_delta, j, scale_2, whole, L, L, S, d, dv, q_l, do_l,
             False, True, D, DV, BD, BDV, BM, SUMS, PRECISION,
         )  # fmt: skip
         if SUMS:

@@ -63,9 +63,7 @@ def _gradients(dq_out: Tensor, dk_out: Tensor, saved: list[Tensor], *rest: Any) 
     return empty_as(q, list(q.shape)), empty_as(k, list(k.shape)), d_gate
 
 
-def _backward(
-    dq_out: Tensor, dk_out: Tensor, saved: list[Tensor], gate_gradient: bool
-) -> Scaled:
+def _backward(dq_out: Tensor, dk_out: Tensor, saved: list[Tensor], gate_gradient: bool) -> Scaled:
     """Gradients of q, k and, where asked for (else empty), the gates in float32."""
     from longlens.ops.family.triton.gates import gate_finish, gate_unfold
 

@@ -1,0 +1,124 @@
+"""The family's Triton kernels, run by Triton's interpreter on a CPU (make test-kernels)."""
+
+import pytest
+import torch
+
+from longlens.ops.family import decay_attention, explain_decay
+from longlens.ops.family.triton.gates_op import fold_gates
+
+from ..las.test_plan import recorded
+from .test_family import Case, error, run
+
+pytestmark = [
+    pytest.mark.kernels,
+    # numpy, behind the interpreter, on values that the kernels discard afterwards
+    pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning"),
+]
+short = pytest.mark.kernels_short
+
+CASES = {
+    "alibi": Case(2, 2, 1, 140, 140, 16, 16, ("slopes",), 0.3, False, 1),
+    "fox": Case(2, 1, 2, 70, 70, 8, 6, ("log_forget",), 0.1, True, 2),
+    "both": Case(1, 2, 1, 131, 131, 24, 40, ("log_forget", "slopes"), 3.0, False, 3),
+    "last queries": Case(1, 1, 2, 50, 131, 8, 8, ("log_forget", "taps"), 0.3, True, 4),
+    "one query": Case(1, 2, 1, 1, 90, 8, 8, ("slopes", "sink"), 40.0, False, 5),
+    "sink": Case(1, 1, 2, 70, 70, 8, 8, ("log_forget", "sink"), 0.1, True, 6),
+    "gates": Case(1, 2, 1, 150, 150, 12, 8, ("log_gate", "log_forget"), 0.004, False, 7),
+    "gates and rates": Case(1, 1, 2, 70, 70, 8, 8, ("alpha", "log_gate", "sink"), 0.004, True, 8),
+    "masked": Case(2, 1, 1, 70, 70, 8, 8, ("log_gate",), 0.004, True, 9),
+}
+
+
+def over_budget(case, dtype):
+    """What exceeds twice the error of the formula in this dtype, both against float64."""
+    low, mask, grad = case.tensors(dtype)
+    exact_case, wide = case.tensors, torch.promote_types(dtype, torch.float32)
+
+    def same_numbers(wanted=torch.float64):
+        kind = torch.promote_types(wanted, torch.float32)
+        named = ("query", "key", "value")
+        return (
+            {n: t.to(wanted if n in named else kind) for n, t in low.items()},
+            mask,
+            grad.to(wanted),
+        )
+
+    case.tensors = same_numbers
+    try:
+        exact, plain = run(case, "reference"), run(case, "reference", dtype)
+        fast = run(case, "triton", dtype)
+    finally:
+        case.tensors = exact_case
+    over = []
+    for name, true in exact.items():
+        of_sides = name not in ("out", "query", "key", "value") and dtype == wide
+        floor = 8 * torch.finfo(dtype).eps
+        allowed = (10 if of_sides else 2) * max(error(plain[name].double(), true), floor)
+        if not error(fast[name].double(), true) <= allowed:
+            over.append((name, error(fast[name].double(), true), allowed))
+    return over
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", CASES)
+def test_within_twice_the_error_of_the_formula(name, dtype):
+    assert over_budget(CASES[name], dtype) == []
+
+
+@short
+@pytest.mark.parametrize("name", ["fox", "gates"])
+def test_every_kernel_once(name):
+    assert over_budget(CASES[name], torch.float16) == []
+
+
+@short
+def test_the_future_changes_no_bit_and_results_repeat():
+    q, k, v = torch.randn(3, 1, 2, 90, 8).unbind()
+    forget = -3 * torch.rand(1, 2, 90)
+    first, again = (decay_attention(q, k, v, log_forget=forget, impl="triton") for _ in range(2))
+    assert torch.equal(first, again)
+    for x in (k, v):
+        x[:, :, 45:] = 1e3 * torch.randn(1, 2, 45, 8)
+    after = decay_attention(q, k, v, log_forget=forget, impl="triton")
+    assert torch.equal(first[:, :, :45], after[:, :, :45])
+
+
+def test_levels_keep_near_scores_at_any_range():
+    """Gates of -1,000 a token: only the token itself and its digits are left."""
+    q, k, v = torch.randn(3, 1, 1, 200, 8).unbind()
+    out = decay_attention(q, k, v, log_forget=torch.full((1, 1, 200), -1e3), impl="triton")
+    torch.testing.assert_close(out, v)
+    near = torch.full((1, 1, 200), -1e-3)
+    near[:, :, [40, 100]] = -1e9  # a new document; float32 has no digits left there
+    found = decay_attention(q, k, v, log_forget=near, impl="triton")
+    exact = decay_attention(*(t.double() for t in (q, k, v)), log_forget=near.double())
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_gates_that_lie_as_a_projection_writes_them(inside):
+    q, k = torch.randn(2, 2, 2, 70, 8).unbind()
+    gate = -0.01 * torch.rand(2, 2, 70, 8)
+    if inside:
+        q, k, gate = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, gate))
+    inputs = [t.requires_grad_() for t in (q, k, gate)]
+    m = gate.double().cumsum(2)
+    centre = 0.5 * m[:, :, -1:].detach()
+    expected = (q * torch.exp(m - centre), k * torch.exp(centre - m))
+    up = [torch.randn(2, 2, 70, 8) for _ in range(2)]
+    exact = torch.autograd.grad(expected, inputs, [t.double() for t in up])
+    scaled = fold_gates(*inputs)
+    for a, b in zip(scaled, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6)
+    for a, b in zip(torch.autograd.grad(scaled, inputs, up), exact, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+@short
+@pytest.mark.parametrize("name", ["fox", "gates", "sink"])
+def test_explain_names_the_kernels_that_run(name):
+    tensors, mask, _ = CASES[name].tensors(torch.float32)
+    options = dict(key_mask=mask, enable_gqa=True, impl="triton")
+    plan = explain_decay(**tensors, **options)
+    assert "added_forward" in plan.steps
+    assert recorded(lambda: decay_attention(**tensors, **options)) == list(plan.steps)
