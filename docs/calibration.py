@@ -17,14 +17,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests/
 
+from tests.lens.test_probe import planted
+from tests.lens.test_probe_ucr import ABOVE, PUBLISHED, accuracy
+
 from longlens.files import replace_file, to_json
 from longlens.lens.probe import Prober
 from longlens.runs.record import SCHEMA
 from longlens.tasks import load
 from longlens.tasks.farfield import certificate
 from longlens.training.provenance import provenance
-from tests.lens.test_probe import planted
-from tests.lens.test_probe_ucr import ABOVE, PUBLISHED, accuracy
 
 RESULTS = Path("results")
 FIELDS = (3, 5, 9, 17, 33, 61)
@@ -43,8 +44,8 @@ def measure_planted() -> tuple[str, list[str], Rows]:
     with tempfile.TemporaryDirectory() as root:
         for kind in ("tokens", "series"):
             for reach in (9, 33):
-                prober = Prober(planted(reach, root, kind, count=3000), 2700, 300)
-                found = {r: prober.probe("window", r, 0).left_out for r in FIELDS}
+                prober = Prober(planted(reach, root, kind, count=2000), 1800, 200)
+                found = {r: prober.probe("window", r, 0).test for r in FIELDS}
                 rows.append(
                     {"task": f"{kind}, window of {reach}"}
                     | {f"probe {r} (%)": share(value) for r, value in found.items()}
@@ -52,18 +53,18 @@ def measure_planted() -> tuple[str, list[str], Rows]:
                 )
     return "Probes on planted local tasks", [
         "The label says whether two marks stand as far apart as the window allows, or further: "
-        "2,700 examples of 200 positions, accuracy of each predicted by the fit to all others.",
+        "1,800 examples of 200 positions to fit, 200 to test.",
     ], rows  # fmt: skip
 
 
 def measure_farfield() -> tuple[str, list[str], Rows]:
     """Probes whose reach is below D, beside what the certificate allows."""
     rows = []
-    data = dict(distance=64, train=4500, validation=500, test=2000)
+    data = dict(distance=64, train=1800, validation=200, test=2000)
     with tempfile.TemporaryDirectory() as root:
         for name in FAR:
             task = load(name, root, **data)
-            prober = Prober(task, 5000, 2000)
+            prober = Prober(task, 2000, 2000)
             tests = {r: prober.probe("window", r, 0).test for r in (9, 33, 63)}
             bound = certificate(name, **data).accuracy_bound
             noise = 1.645 * np.sqrt(bound * (1 - bound) / 2000)
