@@ -103,8 +103,8 @@ def measure_trained() -> tuple[str, list[str], Rows]:
     return (
         "Probes beside trained convolutions of the same field",
         [
-            "Probes: results/atlas.json; convolutions: results/audit_*.json (four blocks of width 128, "
-            "one seed; Text there is cut to 2,048 bytes).",
+            "Probes: results/atlas.json; convolutions: results/audit_*.json (four blocks of width "
+            "128, one seed; Text there is cut to 2,048 bytes).",
         ],
         rows,
     )
