@@ -12,12 +12,13 @@ import pytest
 from longlens.cli.main import main
 from longlens.lens.audit import AuditOptions, timed, timed_audit
 from longlens.lens.audit.judge import judge
+from longlens.lens.audit.shown import shown_examples
 from longlens.lens.audit.timed import order
 from longlens.lens.audit.verdict import summarise
 from longlens.lens.probe import Prober
 from longlens.report.audit_chart import draw_audit
 from longlens.report.audits import audit_text
-from longlens.tasks import import_arrays
+from longlens.tasks import import_arrays, load
 
 DATA = dict(distance=8, train=160, validation=40, test=100)
 
@@ -145,3 +146,20 @@ def test_examples_are_drawn_together_for_all_probes():
     assert same["ranges"]["of_gain"]["0.99"]["interval"] == [33, 33]
     apart = probes({33: 0.78, None: 0.8})
     assert apart["ranges"]["of_gain"]["0.95"]["interval"] == [33, None]
+
+
+@pytest.mark.parametrize("name", ["lag", "shift-above", "listops", "needle"])
+def test_examples_are_drawn_as_a_curve_or_a_text(tmp_path, name):
+    sizes = dict(train=20, validation=4, test=9)
+    if name == "listops":
+        sizes |= dict(min_length=10, max_length=60)
+    task = load(name, tmp_path, **sizes)
+    shown = shown_examples(task)
+    assert [each["what"] for each in shown] == ["typical", "longest"][: 1 + (name == "listops")]
+    assert shown[-1]["length"] == task["test"].lengths.max()
+    text = audit_text({"verdict": {"text": "open"}, "shown": shown})
+    assert f"Typical example, {shown[0]['length']:,} positions: {shown[0]['label']}" in text
+    if name == "shift-above":
+        assert len(shown[0]["curve"]) == 240 and "┤" in text
+    if name == "needle":
+        assert " key " in text

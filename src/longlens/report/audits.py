@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from longlens.charts import Line, line_chart, text_chart
 from longlens.report.audit_chart import audited, field_chart, information_chart, shuffle_chart
 from longlens.report.layout import Part
 from longlens.report.results import Measurement
@@ -42,7 +43,13 @@ def audit_part(measurement: Measurement) -> Part:
         "trigram probe": diagnostics.get("shuffled_trigrams"),
         "best model": (values.get("shuffled_model") or {}).get("rows"),
     }
+    shown = values.get("shown") or ()
     pictures = [
+        *(
+            line_chart(_example(each), [_curve(each)], "position", named=False)
+            for each in shown
+            if "curve" in each
+        ),
         *(shuffle_chart(name, rows) for name, rows in shuffled.items() if rows),
         information_chart(diagnostics.get("mutual_information") or {}),
     ]
@@ -52,6 +59,7 @@ def audit_part(measurement: Measurement) -> Part:
         folded=True,
         figures=[picture for picture in pictures if picture],
         tables=[table for table in further if table.rows],
+        text=[f"{_example(each)}: {each['text']}" for each in shown if "text" in each],
         notes=[str(note) for note in values.get("notes") or ()],
     )
     models = curve_table(title, values)
@@ -68,6 +76,16 @@ def audit_part(measurement: Measurement) -> Part:
         tables=[models] if models.rows else [],
         parts=[details],
     )
+
+
+def _example(shown: Mapping[str, Any]) -> str:
+    """What an example is: a typical one or the longest, how long, and its label."""
+    what = f"{shown['what']} example".capitalize()
+    return f"{what}, {shown['length']:,} positions: {shown['label']}"
+
+
+def _curve(shown: Mapping[str, Any]) -> Line:
+    return Line(_example(shown), [(float(x), float(y)) for x, y in shown["curve"]])
 
 
 def plain_verdict(values: Mapping[str, Any]) -> str:
@@ -302,4 +320,10 @@ def audit_text(report: Mapping[str, Any]) -> str:
         words.insert(0, f"probes: {counts}, read as {probed['as']}")
     if most := (diagnostics.get("mutual_information") or {}).get("most"):
         words.insert(0, f"most informative: position {most['position']}, {most['bits']:.3f} bits")
-    return "\n\n".join([*(table.text() for table in tables if table.rows), *words])
+    examples = [
+        text_chart(_curve(each), height=6)
+        if "curve" in each
+        else f"{_example(each)}\n{each['text']}"
+        for each in report.get("shown") or ()
+    ]
+    return "\n\n".join([*examples, *(table.text() for table in tables if table.rows), *words])

@@ -16,6 +16,7 @@ from longlens.lens.audit.diagnostics import diagnose
 from longlens.lens.audit.judge import judge
 from longlens.lens.audit.model import shuffled_accuracy
 from longlens.lens.audit.options import AuditOptions
+from longlens.lens.audit.shown import shown_examples
 from longlens.models.build import build_mixer
 from longlens.models.pretrained import WEIGHTS
 from longlens.runs import sweep
@@ -99,6 +100,7 @@ def empty_report(options: AuditOptions, task: Task, fields: list[int], longest: 
         "started": now(),
         "options": _options(options, fields),
         "data": task.describe(),
+        "shown": shown_examples(task),
         "certificate": certificate_of(task.name, task.options),
         "diagnostics": None,
         "chance": _chance(task),
