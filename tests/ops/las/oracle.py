@@ -20,6 +20,8 @@ def oracle(
     query_offset=None,
     chunk=None,
     local=None,
+    softcap=None,
+    sink=None,
     scale=None,
 ):
     """query (B, Hq, L, D), key (B, Hkv, S, D), value (B, Hkv, S, Dv), all float64 numpy arrays."""
@@ -44,10 +46,12 @@ def oracle(
         if not seen:
             continue
         scores = np.array([scale * query[b, h, i] @ key[b, g, j] for j in seen])
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
         if alpha is not None:
             scores = scores * np.exp(-alpha[h] * np.abs(position - np.array(seen)))
         attention = np.exp(scores - scores.max())
-        attention /= attention.sum()
+        attention /= attention.sum() + (0 if sink is None else np.exp(sink[h] - scores.max()))
         for a, k in zip(attention, seen, strict=True):
             receivers = [
                 k - t

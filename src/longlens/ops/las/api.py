@@ -26,6 +26,8 @@ def las_attention(
     query_offset: int | Tensor | None = None,
     chunk: int | None = None,
     local: int | tuple[int, int] | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
     alpha_max: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -56,6 +58,9 @@ def las_attention(
             `local` keys if causal, 2·local - 1 around the query else. A pair (left, right) counts
             the keys on each side of the query's own position; right is 0 if causal. The window
             bounds the softmax; the averaging after it gives to values up to P-1 positions beyond.
+        softcap: c·tanh(s/c) in place of each score s, before the decay (Gemma 2). No fused kernel
+            has it: the formula runs on blocks of rows, as it does with `sink`.
+        sink: (Hq,), the score of one more key in each head, whose value is zero (GPT-OSS).
         alpha_max: a bound on `alpha` known without reading it. Compiled code and CUDA graphs want
             one; without it eager code reads `alpha` and compiled code takes a range-free path.
         scale: factor of the scores; None: 1/sqrt(D).
@@ -75,7 +80,7 @@ def las_attention(
         raise ValueError(f"dropout_p must be 0: LaS attention has no dropout, got {dropout_p}")
     call = Call(
         query, key, value, alpha, window, smoothing, edge, is_causal, key_mask, query_offset,
-        chunk, alpha_max, scale, enable_gqa, local=local,
+        chunk, alpha_max, scale, enable_gqa, local=local, softcap=softcap, sink=sink,
     )  # fmt: skip
     return attend(call, impl)
 

@@ -53,12 +53,19 @@ class Call:
     angles: tuple[Tensor, Tensor] | None = None
     packing: Packing | None = None  # of `las_attention_varlen`
     local: Any = None  # (left, right), once checked; None: also a window wider than the sequence
-    formula: bool = False  # a derivative is asked for that no fused kernel has
+    softcap: float | None = None
+    sink: Tensor | None = None
+    formula: bool = False  # something is asked for that no fused kernel has
 
     @property
     def banded(self) -> bool:
         """Whether windows are cut at the query, so that smoothing does not move to the values."""
         return self.smoothing == "masked" and self.window > 1
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether scores are capped or a sink joins them."""
+        return self.softcap is not None or self.sink is not None
 
     @property
     def pools(self) -> bool:
@@ -87,11 +94,11 @@ def check(call: Call) -> Call:
     check_tensors(query, key, call.value, call.enable_gqa)
     call.smoothing = check_reading(
         call.window, call.smoothing, call.edge, call.is_causal, call.chunk, call.scale,
-        call.alpha_max, call.local,
+        call.alpha_max, call.local, call.softcap,
     )  # fmt: skip
-    check_side_inputs(query, key, call.alpha, call.key_mask, call.query_offset)
+    check_side_inputs(query, key, call.alpha, call.key_mask, call.query_offset, call.sink)
     fill_in(call)
-    call.formula = needs_formula(query, key, call.value, call.alpha)
+    call.formula = call.formula or needs_formula(query, key, call.value, call.alpha)
     return call
 
 
@@ -102,6 +109,7 @@ def fill_in(call: Call) -> None:
     if call.query_offset is None:
         call.query_offset = call.key.shape[2] - call.query.shape[2]
     call.scale = call.query.shape[3] ** -0.5 if call.scale is None else float(call.scale)
+    call.formula = call.changes_scores
     call.local = sides(call.local, call.is_causal)
     if call.local is not None and _sees_all(call):
         call.local = None

@@ -65,6 +65,7 @@ def check_reading(
     scale: float | None = None,
     alpha_max: float | None = None,
     local: Any = None,
+    softcap: float | None = None,
 ) -> str:
     """Check the options that need no tensor; returns the smoothing that None stands for."""
     if not isinstance(window, int) or window < 1:
@@ -87,6 +88,8 @@ def check_reading(
         raise ValueError(f"scale must be None or a finite number > 0, got {scale}")
     if alpha_max is not None and not 0 <= alpha_max < math.inf:
         raise ValueError(f"alpha_max must be None or a finite number >= 0, got {alpha_max}")
+    if softcap is not None and not 0 < softcap < math.inf:
+        raise ValueError(f"softcap must be None or a finite number > 0, got {softcap}")
     if local is not None:
         _check_local(local, is_causal)
     return smoothing
@@ -111,19 +114,21 @@ def check_side_inputs(
     alpha: Tensor | None,
     key_mask: Tensor | None,
     query_offset: int | Tensor | None,
+    sink: Tensor | None = None,
 ) -> None:
-    """Shapes, dtypes and devices of alpha, key_mask and query_offset (values are not read here)."""
+    """Shapes, dtypes and devices of what goes with the tensors (values are not read here)."""
     B, heads, S = query.shape[0], query.shape[1], key.shape[2]
-    if alpha is not None:
-        if not isinstance(alpha, Tensor) or alpha.shape != (heads,):
-            got = tuple(alpha.shape) if isinstance(alpha, Tensor) else repr(alpha)
+    for name, t in (("alpha", alpha), ("sink", sink)):
+        if t is None:
+            continue
+        if not isinstance(t, Tensor) or t.shape != (heads,):
+            got = tuple(t.shape) if isinstance(t, Tensor) else repr(t)
             raise ValueError(
-                f"alpha must be a tensor of shape ({heads},), one per query head, got {got}"
+                f"{name} must be a tensor of shape ({heads},), one per query head, got {got}"
             )
-        if not alpha.dtype.is_floating_point or alpha.device != query.device:
+        if not t.dtype.is_floating_point or t.device != query.device:
             raise ValueError(
-                f"alpha must be a float tensor on {query.device}, got {alpha.dtype} on "
-                f"{alpha.device}"
+                f"{name} must be a float tensor on {query.device}, got {t.dtype} on {t.device}"
             )
     if key_mask is not None and (key_mask.shape != (B, S) or key_mask.dtype != torch.bool):
         raise ValueError(

@@ -25,6 +25,8 @@ def reference_weights(call: Call) -> Tensor:
     # (B or 1, 1, L, 1)
 
     scores = (query @ key.transpose(-2, -1)) * call.scale
+    if call.softcap is not None:
+        scores = call.softcap * torch.tanh(scores / call.softcap)
     if alpha is not None:
         rate = alpha.to(torch.promote_types(scores.dtype, torch.float32))[:, None, None]
         scores = scores * torch.exp(-rate * (position - j).abs()).to(scores.dtype)
@@ -36,7 +38,12 @@ def reference_weights(call: Call) -> Tensor:
     if call.local is not None:
         left, right = call.local
         visible = visible & (position - j <= left) & (j - position <= right)
-    attention = scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if call.sink is None:
+        attention = scores.softmax(dim=-1)
+    else:  # one more key, whose value is zero
+        sink = call.sink.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        attention = torch.cat([sink, scores], dim=-1).softmax(dim=-1)[..., 1:]
     attention = torch.where(visible.any(-1, keepdim=True), attention, 0)
 
     if window == 1:

@@ -56,6 +56,8 @@ def many_calls(call: Call, assumed: Assumed) -> str | None:
     Lengths may be symbolic here, so no reason holds a number that depends on them.
     """
     offset, queries = call.query_offset, call.query.shape[2]
+    if call.changes_scores:
+        return "capped scores or a sink, which fused kernels lack"
     if call.formula or (exporting() and call.chunk is not None):
         return "a derivative that fused kernels lack (forward-mode, second)"
     if isinstance(offset, Tensor):
@@ -86,7 +88,7 @@ def kernel_refusal(call: Call, assumed: Assumed | None = None) -> str | None:
     if reason is not None:
         return reason
     if call.formula:
-        return "Triton kernels have no forward-mode and no second derivatives"
+        return "Triton kernels have no forward-mode, no second derivatives, no softcap and no sink"
     if isinstance(call.query_offset, Tensor):
         return "Triton kernels take query_offset as an int, not as a tensor"
     if call.query.shape[0] * call.query.shape[1] > MOST_HEADS:
@@ -282,11 +284,13 @@ def _signature(call: Call, impl: str) -> Any:
     """All that decides about a plan but α; None for calls that are traced or transformed."""
     if torch.compiler.is_compiling() or functional() or forward_mode() or is_fake(call.query):
         return None
-    tensors = (call.query, call.key, call.value, call.alpha, call.key_mask, call.query_offset)
+    tensors = (
+        call.query, call.key, call.value, call.alpha, call.key_mask, call.query_offset, call.sink
+    )  # fmt: skip
     kinds = tuple((t.shape, t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors)
     options = (call.window, call.smoothing, call.edge, call.is_causal, call.chunk, call.scale)
     bounds = (call.alpha_max, call.enable_gqa, torch.are_deterministic_algorithms_enabled())
-    key = (impl, kinds, options, bounds, call.local)
+    key = (impl, kinds, options, bounds, call.local, call.softcap)
     try:
         hash(key)
     except TypeError:  # arguments that will be refused

@@ -34,6 +34,8 @@ def las_attention_varlen(
     is_causal: bool = True,
     chunk: int | None = None,
     local: int | tuple[int, int] | None = None,
+    softcap: float | None = None,
+    sink: Tensor | None = None,
     alpha_max: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
@@ -55,6 +57,8 @@ def las_attention_varlen(
         is_causal: as in `las_attention`.
         chunk: as in `las_attention`; blocks are counted from the start of each sequence.
         local: as in `las_attention`.
+        softcap: as in `las_attention`.
+        sink: as in `las_attention`.
         alpha_max: as in `las_attention`.
         scale: as in `las_attention`.
         enable_gqa: as in `las_attention`.
@@ -74,7 +78,7 @@ def las_attention_varlen(
     q, k, v = (t.transpose(0, 1)[None] for t in (query, key, value))  # (1, H, T, D)
     call = Call(
         q, k, v, alpha, window, smoothing, edge, is_causal, None, 0, chunk, alpha_max, scale,
-        enable_gqa, local=local,
+        enable_gqa, local=local, softcap=softcap, sink=sink,
     )  # fmt: skip
     cast(call)
     check_impl(impl)
