@@ -9,7 +9,7 @@ import transformers
 from transformers import LlamaForCausalLM
 
 import longlens.hf
-from tests.hf.tiny import COMMON, DECODER, TEXT, inputs, make
+from tests.hf.tiny import COMMON, TEXT, inputs, make
 
 
 def test_a_missing_or_old_transformers_is_named(monkeypatch):
@@ -67,22 +67,6 @@ def test_attention_dropout_is_refused_in_training_only():
     model(**inputs("bert"))
     with pytest.raises(ValueError, match=r"no dropout, got 0\.1.*attention_probs_dropout_prob"):
         model.train()(**inputs("bert"))
-
-
-def test_sliding_windows_are_refused():
-    config = transformers.MistralConfig(
-        **COMMON,
-        **TEXT,
-        **DECODER,
-        num_hidden_layers=1,
-        sliding_window=8,
-        attn_implementation="las",
-    )
-    model = transformers.MistralForCausalLM(config)
-    with pytest.raises(ValueError, match=r"sliding-window.*8.*sliding_window=None"):
-        model(**inputs("llama"))
-    config.sliding_window = None
-    transformers.MistralForCausalLM(config)(**inputs("llama"))
 
 
 def test_explicit_masks_are_refused():

@@ -14,7 +14,9 @@ SAMPLE = {
     "ViTForImageClassification": "works",
     "BloomForCausalLM": "refuses",
     "DogeForCausalLM": "refuses",  # adds to the mask
-    "GptOssForCausalLM": "refuses",  # sinks
+    "GptOssForCausalLM": "works",  # sinks and sliding windows
+    "Gemma2ForCausalLM": "works",  # capped scores
+    "ModernBertModel": "works",
     "T5Model": "refuses",
     "DeepseekVLHybridModel": "refuses",  # looks its attention up in a table of its own
     "MobileNetV1Model": "no attention",

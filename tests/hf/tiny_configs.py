@@ -27,7 +27,7 @@ SIZES = [
         r"hidden_(size|dim)$|d_model$|embed(ding)?_(dim|size)$|n_embd$|^dim$|_dim$|width$|hidden$",
         32,
     ),
-    (r"sliding_window$|attention_chunk_size$|window_size$", 8),
+    (r"sliding_window$|attention_chunk_size$|window_size$|local_attention$", 8),
     (r"num_mel_bins|num_queries|num_latents|max_.*patches|queries$", 16),
 ]
 KEPT = re.compile(

@@ -9,14 +9,12 @@ from torch import Tensor, nn
 
 from longlens.hf.mask import COMPILED, EXPLICIT, LaSMask
 from longlens.hf.options import check_sees_no_future
-from longlens.hf.state import state_of
+from longlens.hf.state import LaSState, state_of
 from longlens.ops.las import las_attention, las_attention_varlen
+from longlens.ops.las.smoothing import reach
 
 # Arguments by which models ask for something that LaS attention has no counterpart of.
 UNSUPPORTED = {
-    "sliding_window": "a sliding window",
-    "softcap": "soft-capped scores",
-    "s_aux": "attention sinks",
     "position_bias": "a position bias",
     "indices": "sparse attention",
     "block_indices": "sparse attention",
@@ -82,21 +80,44 @@ def las_attention_forward(
             "attn_implementation='las' supports self-attention only: positions of two sequences "
             f"have no distance, got {queries} queries and {keys} keys in {name}"
         )
+    chunk = _local_pattern(mask, state, kwargs, name)
     alpha, alpha_max = state.rates()
     options: dict[str, Any] = dict(
         alpha=alpha, alpha_max=alpha_max, window=state.window, smoothing=state.smoothing,
-        edge=state.edge, chunk=state.chunk, is_causal=mask.causal, scale=scaling, enable_gqa=True,
+        edge=state.edge, chunk=chunk, local=mask.local, is_causal=mask.causal, scale=scaling,
+        enable_gqa=True, softcap=kwargs.get("softcap"), sink=kwargs.get("s_aux"),
     )  # fmt: skip
     if used < keys:
         key, value = key[:, :, :used], value[:, :, :used]
     bounds, longest = _packing(mask, kwargs)
     if bounds is not None:
         out = _packed(query, key, value, key_mask, bounds.to(query.device), longest, options)
-    elif state.chunk is not None and key_mask is not None:
-        out = _chunks_from_first_token(query, key, value, key_mask, offset, options)
+    elif chunk is not None and (key_mask is not None or mask.dropped):
+        start = _block_starts(mask, key_mask, offset, chunk)
+        out = _from_block_starts(query, key, value, key_mask, start, offset, options)
     else:
         out = las_attention(query, key, value, key_mask=key_mask, query_offset=offset, **options)
     return out.transpose(1, 2).contiguous(), None
+
+
+def _local_pattern(mask: LaSMask, state: LaSState, kwargs: dict[str, Any], name: str) -> int | None:
+    """The chunk that is in force, after checks of the sliding window and of what a cache holds."""
+    refusal = None
+    if kwargs.get("sliding_window") is not None and mask.local is None:
+        refusal = f"{name} asks for a sliding window that its mask does not have"
+    elif state.chunk is not None and (mask.chunk is not None or mask.dropped):
+        refusal = f"{name} has a local pattern of its own, so chunk={state.chunk} is not possible"
+    elif mask.dropped and mask.local is not None and isinstance(mask.first, int):
+        needed = mask.local[0] + reach(state.window, state.smoothing or "causal")[0]
+        if mask.first < needed:
+            refusal = (
+                f"{name} needs {needed} keys before a token (window={state.window} reaches beyond "
+                f"the sliding window), and the cache keeps {mask.first}: make the cache after "
+                "longlens.hf.configure, by DynamicCache(config=model.config) or `generate`"
+            )
+    if refusal is not None:
+        raise ValueError(f"attn_implementation='las': {refusal}")
+    return state.chunk if mask.chunk is None else mask.chunk
 
 
 def _checked(mask: Any, declared: bool | None, query: Tensor, key: Tensor, name: str) -> LaSMask:
@@ -152,19 +173,34 @@ def _packed(
     return out.reshape(*query.shape[:1], -1, *out.shape[1:]).transpose(1, 2)
 
 
-def _chunks_from_first_token(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor, offset: int | Tensor, options: Any
-) -> Tensor:
-    """Count blocks from each row's first real token, so that padding on the left moves nothing."""
-    place = torch.arange(mask.shape[1], device=mask.device)
-    first = mask.int().argmax(-1)  # (B,)
-    there = (place + first[:, None]) % mask.shape[1]
-    key, value, mask = _gather(key, there), _gather(value, there), mask.gather(1, there)
-    if query.shape[2] < mask.shape[1]:
+def _block_starts(mask: LaSMask, real: Tensor | None, offset: int | Tensor, chunk: int) -> Tensor:
+    """Of each row the place among the keys where a block begins, not after the first query: (B,).
+
+    Blocks are counted from the first real token, so that padding on the left moves nothing.
+    """
+    if not mask.dropped:
+        assert real is not None
+        return real.int().argmax(-1)
+    padding = torch.zeros(1, dtype=torch.int64) if mask.padding is None else mask.padding
+    passed = (offset + mask.dropped - padding).clamp(min=0) // chunk * chunk
+    return (padding + passed - mask.dropped).expand(mask.batch)
+
+
+def _from_block_starts(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, first: Tensor,
+    offset: int | Tensor, options: Any,
+) -> Tensor:  # fmt: skip
+    """Attention inside blocks that begin at `first` (B,), by moving it to the first place."""
+    first = first.to(key.device)
+    place = torch.arange(key.shape[2], device=key.device)
+    there = (place + first[:, None]) % key.shape[2]
+    key, value = _gather(key, there), _gather(value, there)
+    mask = None if mask is None else mask.gather(1, there)
+    if query.shape[2] < key.shape[2]:
         return las_attention(
             query, key, value, key_mask=mask, query_offset=offset - first, **options
         )
-    back = (place - first[:, None]) % mask.shape[1]
+    back = (place - first[:, None]) % key.shape[2]
     return _gather(las_attention(_gather(query, there), key, value, key_mask=mask, **options), back)
 
 

@@ -7,14 +7,19 @@ mistake for numbers: whatever computes with it raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
+from transformers.masking_utils import (
+    bidirectional_mask_function,
+    causal_mask_function,
+    sliding_window_bidirectional_overlay,
+)
 
 from longlens.ops.las.checks import may_read
 
@@ -22,14 +27,9 @@ EXPLICIT = (
     "attn_implementation='las' takes an attention_mask of shape (batch, length) with 1 for real "
     "tokens, never an explicit mask of queries by keys; got {} of shape {}"
 )
-LOCAL = (
-    "attn_implementation='las' has no sliding-window or chunked masks, got a local size of {}; "
-    "build the model with sliding_window=None (for blocks of LaS attention see "
-    "longlens.hf.configure(model, chunk=...))"
-)
 CUSTOM = (
-    "attn_implementation='las' takes plain causal or bidirectional attention and packed sequences; "
-    "this model asks for a mask pattern of its own"
+    "attn_implementation='las' takes causal and bidirectional attention, sliding windows, chunks "
+    "and packed sequences; this model asks for a mask pattern of its own"
 )
 COMPILED = (
     "attn_implementation='las' cannot find packed sequences in compiled code: pass cu_seq_lens_q "
@@ -49,7 +49,11 @@ class LaSMask:
     queries: int
     keys: int  # places for keys, those of a static cache that are not in use yet included
     causal: bool
-    first: int | Tensor = 0  # position of the first query; a tensor where only the device knows it
+    first: int | Tensor = 0  # the first query's place; a tensor where only the device knows it
+    dropped: int = 0  # keys before the first that a cache holds no more
+    local: tuple[int, int] | None = None  # how far a sliding window reaches to the left and right
+    chunk: int | None = None  # positions in a block
+    padding: Tensor | None = None  # (B,) tokens before the first real one; blocks begin after them
     real: Tensor | None = None  # (B, keys), True for a real key; None: no padding
     bounds: Tensor | None = None  # where packed sequences begin and end, in the flattened batch
     longest: int = 0  # of the packed sequences
@@ -92,7 +96,8 @@ class LaSMask:
         if self.packing_known:
             return
         self.packing_known = True
-        whole = self.causal and self.queries > 1 and isinstance(self.first, int) and self.first == 0
+        begins = isinstance(self.first, int) and self.first == self.dropped == 0
+        whole = self.causal and self.queries > 1 and begins
         if whole and position_ids is not None and position_ids.ndim == 2 and may_read(position_ids):
             joined = position_ids.diff(dim=-1) == 1
             if not joined.all() and (position_ids[:, 1:][~joined] == 0).all():
@@ -128,7 +133,7 @@ def las_mask(
     use_vmap: bool = False,
     allow_is_causal_skip: bool = True,
     device: torch.device | str = "cpu",
-    **_: Any,
+    **rest: Any,
 ) -> LaSMask:
     """Hand over padding (B, S) and query positions; registered in `AttentionMaskInterface`.
 
@@ -137,17 +142,16 @@ def las_mask(
     """
     if isinstance(attention_mask, LaSMask):
         return attention_mask
-    causal = mask_function is not bidirectional_mask_function
-    shape: dict[str, Any] = dict(batch=batch_size, queries=q_length, keys=kv_length, causal=causal)
-    if local_size is not None or kv_offset:
-        return LaSMask(**shape, refusal=LOCAL.format(local_size))
     if attention_mask is not None and attention_mask.ndim != 2:
         raise ValueError(EXPLICIT.format(attention_mask.dtype, tuple(attention_mask.shape)))
-    if mask_function not in (causal_mask_function, bidirectional_mask_function):
-        if use_vmap or getattr(mask_function, "__name__", "") != "and_mask" or q_length < 2:
-            return LaSMask(**shape, refusal=CUSTOM)
-        # What is left are causal masks inside packed sequences.
-        joined = _joined(mask_function, batch_size, q_length, device)
+    pattern = None if use_vmap else find_pattern(mask_function, local_size, rest)
+    causal = pattern is None or pattern.causal
+    shape: dict[str, Any] = dict(batch=batch_size, queries=q_length, keys=kv_length, causal=causal)
+    if pattern is None:
+        return LaSMask(**shape, refusal=CUSTOM)
+    shape.update(dropped=kv_offset, local=pattern.local, chunk=pattern.chunk)
+    if pattern.packed is not None and attention_mask is None and q_length > 1:
+        joined = _joined(pattern.packed, batch_size, q_length, device)
         if not may_read(joined):  # a compiled forward without attention_mask always looks packed
             return LaSMask(**shape, joined=joined, packing_known=True)
         bounds, longest = find_bounds(joined)
@@ -159,11 +163,89 @@ def las_mask(
             first = int(q_offset)
         else:  # a copy: the offset is the cache's own counter, which each layer moves on in place
             first = q_offset.to(torch.int64).reshape(1).clone()
-    used = first + q_length if causal else kv_length
-    real = None
-    if attention_mask is not None and not _no_padding(attention_mask, used):
-        real = _fit(attention_mask, kv_length).bool()
-    return LaSMask(**shape, first=first, real=real, packing_known=attention_mask is not None)
+    first = first - kv_offset
+    if attention_mask is not None:
+        if pattern.chunk is not None:
+            shape.update(padding=(attention_mask.cumsum(-1) == 0).sum(-1))
+        attention_mask = attention_mask[:, kv_offset:]
+        used = first + q_length if causal else kv_length
+        if not _no_padding(attention_mask, used):
+            shape.update(real=_fit(attention_mask, kv_length).bool())
+    return LaSMask(**shape, first=first, packing_known=attention_mask is not None)
+
+
+class Pattern(NamedTuple):
+    """What a mask function lets a query see."""
+
+    causal: bool
+    local: tuple[int, int] | None = None
+    chunk: int | None = None
+    packed: Callable[..., Any] | None = None  # whether two tokens are of one packed sequence
+
+
+def find_pattern(function: Any, local_size: int | None, rest: dict[str, Any]) -> Pattern | None:
+    """The pattern of transformers' own mask functions; None for any other.
+
+    Compiled code cannot look into a function, and goes by the arguments that come with it.
+    """
+    if torch.compiler.is_compiling():
+        return _declared_pattern(function, local_size, rest)
+    found: dict[str, Any] = {}
+    for leaf in _leaves(function):
+        name = getattr(leaf, "__qualname__", "").partition(".")[0]
+        if leaf in (causal_mask_function, bidirectional_mask_function):
+            found["causal"] = leaf is causal_mask_function
+        elif name in ("sliding_window_overlay", "sliding_window_bidirectional_overlay"):
+            found["local"] = _sides(leaf, inspect.getclosurevars(leaf).nonlocals["sliding_window"])
+        elif name == "chunked_overlay":
+            found["chunk"] = inspect.getclosurevars(leaf).nonlocals["chunk_size"]
+        elif name == "packed_sequence_mask_function":
+            found["packed"] = leaf
+        else:
+            return None
+    if "causal" not in found:
+        return None
+    if found["causal"] and "local" in found:
+        found["local"] = (found["local"][0], 0)
+    return Pattern(**found)
+
+
+def _leaves(function: Any) -> Iterator[Any]:
+    """The mask functions of which `and_masks` made one."""
+    if getattr(function, "__qualname__", "").startswith("and_masks."):
+        for part in inspect.getclosurevars(function).nonlocals["mask_functions"]:
+            yield from _leaves(part)
+    else:
+        yield function
+
+
+def _sides(overlay: Callable[..., Any], size: int) -> tuple[int, int]:
+    """How far a window of `size` reaches; versions differ in whether its end belongs to it."""
+    near = torch.tensor([size - 1, size, size + 1])
+    here = torch.tensor(2 * size + 2)
+    left, right = (int(overlay(0, 0, here, here + s * near).sum()) for s in (-1, 1))
+    return size - 2 + left, size - 2 + right
+
+
+def _declared_pattern(
+    function: Any, local_size: int | None, rest: dict[str, Any]
+) -> Pattern | None:
+    """The pattern by the arguments of the call."""
+    if function in (causal_mask_function, bidirectional_mask_function):
+        return Pattern(function is causal_mask_function)
+    if getattr(function, "__name__", "") != "and_mask":
+        return None
+    causal = "allow_is_bidirectional_skip" not in rest
+    packed = function if causal else None  # of windows, too, neighbours see each other
+    if local_size is None:
+        return Pattern(causal, packed=packed)
+    if getattr(rest.get("config"), "attention_chunk_size", None) is not None:
+        return None
+    left = local_size - 1 if causal else local_size + TWO_SIDED_END
+    return Pattern(causal, (left, 0 if causal else left), packed=packed)
+
+
+TWO_SIDED_END = _sides(sliding_window_bidirectional_overlay(4), 4)[0] - 4  # 0: it belongs to it
 
 
 def find_bounds(joined: Tensor) -> tuple[Tensor, int]:

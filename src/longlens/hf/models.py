@@ -5,12 +5,20 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Unpack
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    DynamicCache,
+    PreTrainedModel,
+    StaticCache,
+)
+from transformers.cache_utils import DynamicSlidingWindowLayer, StaticSlidingWindowLayer
 from transformers.utils import logging
 
 from longlens.hf.attention import las_attention_forward
@@ -201,6 +209,24 @@ def _saved(model: PreTrainedModel, *_: Any, **__: Any) -> Iterator[None]:
             del config.attn_implementation
 
 
+@contextlib.contextmanager
+def _cached(cache: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+    """A new cache: smoothing reaches beyond a sliding window, so its layers keep more keys."""
+    yield
+    named = inspect.signature(type(cache).__init__).bind(cache, *args, **kwargs).arguments
+    config = named.get("config")
+    config = None if config is None else config.get_text_config(decoder=True)
+    if getattr(config, "_attn_implementation", None) != NAME:
+        return
+    more = read_options(config).window - 1
+    for layer in cache.layers:
+        if isinstance(layer, DynamicSlidingWindowLayer):
+            layer.sliding_window += more
+            layer._sliding_window_tensor += more
+        elif isinstance(layer, StaticSlidingWindowLayer):
+            layer.max_cache_len = min(layer.max_cache_len + more, named["max_cache_len"])
+
+
 def extend_transformers() -> None:
     """Register `las`, and make models attach their rates wherever transformers switches to it.
 
@@ -217,14 +243,20 @@ def extend_transformers() -> None:
     _extend("set_attn_implementation", _switched)
     _extend("initialize_weights", _initialized)
     _extend("save_pretrained", _saved)
+    for cache in (DynamicCache, StaticCache):
+        _extend("__init__", _cached, cache)
 
 
-def _extend(name: str, step: Callable[..., contextlib.AbstractContextManager[None]]) -> None:
-    original = getattr(PreTrainedModel, name)
+def _extend(
+    name: str,
+    step: Callable[..., contextlib.AbstractContextManager[None]],
+    owner: type = PreTrainedModel,
+) -> None:
+    original = getattr(owner, name)
 
     @functools.wraps(original)
-    def method(self: PreTrainedModel, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with step(self, *args, **kwargs):
             return original(self, *args, **kwargs)
 
-    setattr(PreTrainedModel, name, method)
+    setattr(owner, name, method)
