@@ -16,7 +16,6 @@ SAMPLE = {
     "DogeForCausalLM": "refuses",  # adds to the mask
     "GptOssForCausalLM": "works",  # sinks and sliding windows
     "Gemma2ForCausalLM": "works",  # capped scores
-    "ModernBertModel": "works",
     "T5Model": "refuses",
     "DeepseekVLHybridModel": "refuses",  # looks its attention up in a table of its own
     "MobileNetV1Model": "no attention",
