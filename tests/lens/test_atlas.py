@@ -48,9 +48,11 @@ def test_an_audit_is_made_once_and_what_is_missing_is_named(tmp_path, monkeypatc
     path = tmp_path / "runs/a.json"
     path.write_text(path.read_text()[:100])  # cut off: it is made anew
     make_atlas(entries[:1], **there)
-    make_atlas(entries[:1], **{**there, "budget": "19s"})
+    make_atlas(entries[:1], **{**there, "budget": "19s"})  # it has had more
+    assert made == ["smnist", "far-order"]
+    make_atlas(entries[:1], **{**there, "budget": "21s"})
     assert made == ["smnist", "far-order", "far-order"]
-    assert json.loads(path.read_text())["asked"]["budget"] == "19s"
+    assert json.loads(path.read_text())["asked"]["budget"] == "21s"
 
 
 def test_ctrl_c_ends_the_atlas_and_keeps_no_half_audit(tmp_path, monkeypatch):

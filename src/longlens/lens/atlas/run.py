@@ -16,6 +16,7 @@ from longlens.lens.audit import AuditOptions, timed_audit
 from longlens.runs.record import SCHEMA
 from longlens.tasks import DataError, import_file
 from longlens.tasks.own import is_file
+from longlens.training.budget import seconds
 from longlens.training.provenance import provenance
 
 Report = dict[str, Any]
@@ -82,14 +83,16 @@ def make_atlas(
 def _audited(
     entry: Entry, runs: Path, root: str | None, budget: str, mixers: tuple[str, ...]
 ) -> Report:
-    """The record of an entry's audit: what is there, if it is finished and of the same kind."""
+    """The record of an entry's audit: what is there, if it had as much time for the same task."""
     path = runs / f"{entry.name.replace('/', '-')}.json"
     asked = {"task": entry.task, "options": dict(entry.options), "budget": budget,
              "mixers": list(mixers)}  # fmt: skip
     with locked(path.with_suffix(".lock"), entry.name):
         try:
             report: Report = json.loads(path.read_text())
-            if report["asked"] == asked and report["ended"]:
+            had = report["asked"]
+            enough = seconds(had["budget"]) >= seconds(budget)
+            if had | {"budget": budget} == asked and enough and report["ended"]:
                 return report
         except (OSError, ValueError, KeyError):  # not there, or cut off
             pass
