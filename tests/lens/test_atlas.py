@@ -103,7 +103,7 @@ def test_the_page_draws_what_is_known_and_no_reach_where_nothing_was_learned():
                  provenance={})  # fmt: skip
     table = atlas_table(atlas)
     reach = [line[list(table.head).index("reach")] for line in table.rows]
-    assert reach == ["33", "> 241", "not learned", "not learned"]
+    assert reach == ["33", "241+", "not learned", "not learned"]
     assert "Of 4 tasks the probes learn 2." in atlas_words(atlas)[0]
     page = atlas_page(atlas)
     assert page.count('<a href="#t-') == 12  # a line of the table, a point wide and narrow, each

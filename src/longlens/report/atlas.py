@@ -57,7 +57,7 @@ def _line(row: Mapping[str, Any]) -> dict[str, Any]:
     known, near = state(row), row.get("near")
     learned = known in ("reach", "more")
     ends = row.get("reach_interval") if learned else None
-    more = f"> {row.get('widest'):,}" if row.get("widest") else MISSING
+    more = f"{row['widest']:,}+" if row.get("widest") else MISSING
     probes = {model["model"]: model["test"] for model in row["curve"]}
     proof = row.get("proven")
     return {
@@ -168,7 +168,7 @@ def atlas_page(atlas: Mapping[str, Any]) -> str:
 def _task(row: Mapping[str, Any]) -> Part:
     """A task: its curve, and how that was measured."""
     probed, proof = row.get("probed"), row.get("proven")
-    words = [str(row["verdict"])]
+    words = [f"{row['verdict']}."]
     if probed:
         counts = f"Fitted to {probed['train']:,} examples, tested on {probed['test']:,}"
         words.append(f"{counts}, read as {probed['as']}; {row['budget']} in all.")
