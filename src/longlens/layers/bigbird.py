@@ -166,7 +166,7 @@ class BigBird(MultiHead):
 
         def blocks(t: Tensor) -> Tensor:  # (B, H, L, d) -> (B, H, n, block, d)
             t = F.pad(t, (0, 0, 0, -length % size))
-            return t.view(batch, heads, -1, size, width)
+            return t.reshape(batch, heads, -1, size, width)
 
         def gathered(t: Tensor) -> Tensor:  # -> (B, H, n, m·block, d)
             return blocks(t)[example, head, index].flatten(3, 4)
@@ -178,7 +178,7 @@ class BigBird(MultiHead):
             gathered(k).flatten(0, 1),
             gathered(v).flatten(0, 1),
             attn_mask=seen.flatten(0, 1),
-        ).view(batch, heads, -1, width)
+        ).reshape(batch, heads, -1, width)
         return self._everything(out, q, k, v, mask, real)[:, :, :length]
 
     def _everything(

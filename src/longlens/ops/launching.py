@@ -23,9 +23,62 @@ INSTALLED = _installed()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # triton, too, reads it once
 # The interpreter, which tests kernels on a CPU, has no bfloat16.
 DTYPES = (torch.float32, torch.float16) + (() if INTERPRETED else (torch.bfloat16,))
-MOST_LAUNCHES = 4096  # whose compiled kernels are remembered
+MOST_KEPT = 4096  # launches and plans that are kept for calls of the same kind
 
-_compiled: dict[Any, tuple[Any, list[Any]]] = {}
+Meta = tuple[torch.Size, tuple[int, ...], torch.dtype]
+
+
+def meta(x: Tensor) -> Meta:
+    """What decides how kernels run on a tensor, but for where it lies."""
+    return x.shape, x.stride(), x.dtype
+
+
+class Launch:
+    """A kernel with its grid, numbers and constants, for tensors of given dtypes.
+
+    Triton finds the compiled form of a kernel anew at each launch, from dtypes and alignment of
+    tensors and from numbers, and takes longer for it than small kernels run. Kept by whoever has
+    decided on one, a `Launch` looks at alignment alone. A kernel's constants follow its tensors
+    and numbers.
+    """
+
+    __slots__ = ("constants", "found", "grid", "kernel", "numbers")
+
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], numbers: Sequence[int | float], **constants: Any
+    ) -> None:
+        self.kernel, self.grid, self.numbers, self.constants = kernel, grid, numbers, constants
+        self.found: dict[Any, Callable[..., None]] = {}  # by device and alignment
+
+    def __call__(self, tensors: Sequence[Tensor | None]) -> None:
+        """Start it, on the device of the first tensor."""
+        if INTERPRETED:
+            self.kernel[self.grid](*tensors, *self.numbers, **self.constants)
+            return
+        first = tensors[0]
+        assert first is not None
+        device = first.device.index
+        if device != torch.cuda.current_device():  # entering a device costs as much as a launch
+            with torch.cuda.device(device):
+                self(tensors)
+            return
+        key = (device, *[t is None or t.data_ptr() % 16 == 0 for t in tensors])
+        found = self.found.get(key)
+        if found is None:
+            self.found[key] = self._first(tensors)
+        else:
+            found(*tensors)
+
+    def _first(self, tensors: Sequence[Tensor | None]) -> Callable[..., None]:
+        """Launch by way of Triton; returns what launches the compiled kernel from now on."""
+        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants)
+        names = self.kernel.arg_names[len(tensors) + len(self.numbers) :]
+        rest = (*self.numbers, *(self.constants[name] for name in names))
+        runner = compiled[(*self.grid, 1, 1)[:3]]
+        return lambda *given: runner(*given, *rest)
+
+
+_launches: dict[Any, Launch] = {}
 
 
 def launch(
@@ -35,35 +88,15 @@ def launch(
     numbers: Sequence[int | float],
     **constants: Any,
 ) -> None:
-    """``kernel[grid](*tensors, *numbers, **constants)``, on the device of the first tensor.
-
-    Triton finds the compiled form of a kernel anew at each launch, from dtypes and alignment of
-    tensors and from numbers, and takes longer for it than small kernels run. Here one key of all
-    these finds it. A kernel's constants follow its tensors and numbers.
-    """
-    if INTERPRETED:
-        kernel[grid](*tensors, *numbers, **constants)
-        return
-    first = tensors[0]
-    assert first is not None
-    device = first.device.index
-    if device != torch.cuda.current_device():  # entering a device costs as much as a launch
-        with torch.cuda.device(first.device):
-            launch(kernel, grid, tensors, numbers, **constants)
-        return
-    kinds = [None if t is None else (t.dtype, t.data_ptr() % 16 == 0) for t in tensors]
-    key = (id(kernel), device, *kinds, *numbers, *constants.items())
-    found = _compiled.get(key)
-    if found is not None:
-        compiled, last = found
-        compiled[(*grid, 1, 1)[:3]](*tensors, *numbers, *last)
-        return
-    compiled = kernel[grid](*tensors, *numbers, **constants)
-    if len(_compiled) >= MOST_LAUNCHES:
-        _compiled.clear()
-    if compiled is not None:
-        names = kernel.arg_names[len(tensors) + len(numbers) :]
-        _compiled[key] = compiled, [constants[name] for name in names]
+    """``kernel[grid](*tensors, *numbers, **constants)``, on the device of the first tensor."""
+    dtypes = [None if t is None else t.dtype for t in tensors]
+    key = (id(kernel), grid, *dtypes, *numbers, *constants.items())
+    kept = _launches.get(key)
+    if kept is None:
+        if len(_launches) >= MOST_KEPT:
+            _launches.clear()
+        kept = _launches[key] = Launch(kernel, grid, numbers, **constants)
+    kept(tensors)
 
 
 def watched() -> bool:

@@ -79,7 +79,8 @@ def test_narrow_causal_heads_within_the_budget(width, dtype):
         plan = explain(q, k, v, alpha=alpha, enable_gqa=True, **options)
         asked = explain(q, k, v, alpha=alpha, enable_gqa=True, impl="sdpa", **options)
         served = asked.route in ("plain", "folded") and (rate or options["window"] > 1)
-        assert (plan.impl == "triton") == bool(served), (plan, asked)
+        narrow = plan.impl == "triton" and plan.route == "folded"
+        assert narrow == bool(served), (plan, asked)
         assert over_budget(case, "auto", dtype, "cuda") == [], case
 
 
@@ -150,6 +151,7 @@ def test_sequences_of_different_lengths(causal):
 @pytest.mark.parametrize("rotary", [True, False])
 @pytest.mark.parametrize("heads", [4, 2])
 def test_compiled_layers(kind, causal, rotary, heads):
+    torch.compiler.reset()  # each of these is one more program for the same code
     layer = kind(128, heads, causal=causal, rotary=rotary).cuda().bfloat16()
     compiled = torch.compile(layer, fullgraph=True)
     x = torch.randn(2, 300, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True)

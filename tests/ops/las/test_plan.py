@@ -13,6 +13,7 @@ import longlens.ops.family
 import longlens.ops.las
 from longlens import decay_rates, explain, las_attention
 from longlens.ops.las import routes
+from longlens.ops.launching import Launch
 
 STEPS = {
     "pool_values", "fold_square", "flash_forward", "tile_forward", "band_forward", "full_scores",
@@ -29,8 +30,8 @@ def recorded(work, names=STEPS):
             found.append(argument.__name__)
         elif event == "call" and "longlens" in frame.f_code.co_filename:
             name = frame.f_code.co_name
-            if name == "launch":
-                found.append(frame.f_locals["kernel"].fn.__name__)
+            if name == "__call__" and isinstance(frame.f_locals["self"], Launch):
+                found.append(frame.f_locals["self"].kernel.fn.__name__)
             elif name in names:
                 found.append(name)
 

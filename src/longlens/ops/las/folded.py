@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longlens.ops.las.call import Call
+from longlens.ops.las.eager import laid_out, one_node
 from longlens.ops.las.merge_op import one_call
 from longlens.ops.las.operands import separate_rows
 from longlens.ops.las.plan import Plan
@@ -23,6 +24,9 @@ from longlens.ops.las.triton.attention_op import kernel_attention
 
 def run(call: Call, plan: Plan) -> Tensor:
     """LaS attention by one call: (B, Hq, L, Dv)."""
+    out = one_node(call, plan)
+    if out is not None:
+        return narrow(out, call.value.shape[3])
     q, k, v, scale = folded_inputs(call, plan)
     if plan.impl == "triton":
         out, _ = kernel_attention(q, k, v, alpha=None, lag=0, scale=scale)
@@ -64,22 +68,12 @@ def sdpa(
 
 
 def _with_dense_gradient(out: Tensor) -> Tensor:
-    """`out`, whose gradient will lie in memory as it does.
-
-    cuDNN's attention (seen with torch 2.11, cuDNN 9.19) returns wrong gradients for an upstream
-    gradient that is a slice of a larger tensor, such as the gradient of a concatenation.
-    """
+    """`out`, whose gradient will lie in memory as it does; `laid_out` says why."""
     if torch.compiler.is_compiling():
         return _DenseGradient.apply(out)  # type: ignore[no-untyped-call, no-any-return]
     strides = out.stride()  # a hook does the same with less to do for the host
-    out.register_hook(lambda grad: _laid_out(grad, strides))
+    out.register_hook(lambda grad: laid_out(grad, strides))
     return out
-
-
-def _laid_out(x: Tensor, strides: tuple[int, ...]) -> Tensor:
-    if x.stride() == strides:
-        return x
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 class _DenseGradient(torch.autograd.Function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from longlens.ops.las.call import Call
 from longlens.ops.las.decay import fold_square
 from longlens.ops.las.plan import Plan
 from longlens.ops.las.smoothing import pool_values, reach, window_count
-from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Layout, prologue
+from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Arguments, Layout, prologue
 
 
 def pool(call: Call) -> Tensor:
@@ -46,14 +47,8 @@ def folded_inputs(call: Call, plan: Plan) -> tuple[Tensor, Tensor, Tensor, float
     """
     alpha, (alpha_max, equal, _) = call.alpha, plan.assumed
     if plan.prologue:
-        exponent = 0
-        if alpha is not None and call.query.dtype == torch.float16:  # no factor above 1 overflows
-            assert alpha_max is not None
-            exponent = -math.ceil(alpha_max * 0.5 * call.query.shape[2] / math.log(2))
-        heads, kv_heads = call.heads
-        copies = 1 if alpha is None or equal else heads // kv_heads
-        folded = prologue_inputs(call, fold=True, copies=copies, exponent=exponent)
-        return *folded, call.scale * 4.0**-exponent
+        copies, exponent, scale = folding(call, plan)
+        return *prologue_inputs(call, fold=True, copies=copies, exponent=exponent), scale
     query, key, pooled, _ = pooled_inputs(call)
     if alpha is None:
         return query, key, pooled, call.scale
@@ -62,6 +57,22 @@ def folded_inputs(call: Call, plan: Plan) -> tuple[Tensor, Tensor, Tensor, float
     assert alpha_max is not None
     query, key, scale = fold_square(query, key, alpha, alpha_max, call.scale)
     return query, key, pooled, scale
+
+
+def folding(call: Call, plan: Plan) -> tuple[int, int, float]:
+    """Copies of each key head, the exponent of two in q and k, and the scale of their scores."""
+    exponent = 0
+    if call.alpha is not None and call.query.dtype == torch.float16:  # no factor above 1 overflows
+        assert plan.assumed.alpha_max is not None
+        exponent = -math.ceil(plan.assumed.alpha_max * 0.5 * call.query.shape[2] / math.log(2))
+    heads, kv_heads = call.heads
+    shared = call.alpha is None or plan.assumed.equal_in_group
+    return 1 if shared else heads // kv_heads, exponent, call.scale * 4.0**-exponent
+
+
+def scales(call: Call, fold: bool) -> bool:
+    """Whether queries and keys change, and not values alone."""
+    return (fold and call.alpha is not None) or call.angles is not None
 
 
 def prologue_inputs(
@@ -73,32 +84,40 @@ def prologue_inputs(
     heads of keys and values are written `copies` times, and as many positions as there are
     queries, of a width that SDPA takes.
     """
+    q, k, v = call.query, call.key, call.value
+    rows = call.query.shape[2] if fold else v.shape[2]
+    width = -(-call.width // 8) * 8 if fold else v.shape[3]
+    if "prologue_forward" in prologue_steps(call, fold=fold):
+        prepared = prologue(prologue_arguments(call, fold=fold, copies=copies, exponent=exponent))
+        if scales(call, fold):
+            return prepared
+        v = prepared[2]
+    elif call.window > WIDEST_WINDOW:
+        v = pool(call)
+    return _cut(q, fold, rows, width), _cut(k, fold, rows, width), _cut(v, fold, rows, width)
+
+
+def prologue_arguments(call: Call, *, fold: bool, copies: int, exponent: int) -> Arguments:
+    """What the pass takes; see `prologue_inputs`."""
     tensors, v, window, mask = call.tensors, call.value, call.window, call.key_mask
     if window > WIDEST_WINDOW:
         v = pool(call)
         tensors, window, mask = [call.query, call.key, v], 1, None
-    alpha = call.alpha if fold else None
-    rows = call.query.shape[2] if fold else v.shape[2]
-    width = -(-call.width // 8) * 8 if fold else v.shape[3]
-    scales = alpha is not None or call.angles is not None
-    q, k = call.query, call.key
-    if scales or window > 1 or mask is not None:
-        before, after = reach(window, call.smoothing)
-        share = None
-        if call.edge == "renormalize" and window > 1:
-            like = v.new_empty(1, 1, v.shape[2], 1, dtype=torch.float32)
-            share = window_count(like, before, after, mask).reciprocal().reshape(-1, v.shape[2])
-        heads, kv_heads = call.heads if scales else (0, 0)
-        layout = Layout(
-            heads, kv_heads, call.heads[1], copies, before, after, rows, width, exponent
-        )
-        q_new, k_new, v = prologue(
-            tensors if scales else [v], layout, alpha=alpha, mask=mask, share=share,
-            angles=call.angles,
-        )  # fmt: skip
-        if scales:
-            return q_new, k_new, v
-    return _cut(q, fold, rows, width), _cut(k, fold, rows, width), _cut(v, fold, rows, width)
+    before, after = reach(window, call.smoothing)
+    share = None
+    if call.edge == "renormalize" and window > 1:
+        like = v.new_empty(1, 1, v.shape[2], 1, dtype=torch.float32)
+        share = window_count(like, before, after, mask).reciprocal().reshape(-1, v.shape[2])
+    rows, width = v.shape[2:]
+    if fold:
+        rows, width = call.query.shape[2], -(-call.width // 8) * 8
+    heads, kv_heads = call.heads
+    both = (heads, kv_heads) if scales(call, fold) else (0, 0)
+    layout = Layout(*both, kv_heads, copies, before, after, rows, width, exponent)
+    given: list[Any] = tensors if scales(call, fold) else [v]
+    first, k, v = given if len(given) == 3 else (*given, None, None)
+    alpha, (cos, sin) = call.alpha if fold else None, call.angles or (None, None)
+    return Arguments(first, k, v, alpha, mask, share, cos, sin, None, list(layout))
 
 
 def _cut(x: Tensor, fold: bool, rows: int, width: int) -> Tensor:

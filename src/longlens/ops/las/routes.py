@@ -43,9 +43,9 @@ from longlens.ops.las.transforms import exporting, forward_mode, functional, kno
 from longlens.ops.las.triton import mirror_op, why_not
 from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
 from longlens.ops.las.triton.prologue_op import LONGEST, MOST_SEQUENCES
+from longlens.ops.launching import MOST_KEPT
 
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
-MOST_PLANS = 4096  # that are kept for eager calls
 # a compiler formats no number
 _LIMIT = {dtype: f"{limit:g}" for dtype, limit in FOLD_RANGE.items()}
 
@@ -265,7 +265,7 @@ def planned(call: Call, impl: str) -> tuple[Plan, torch.dtype]:
         check(call)
         plans = {}
         if key is not None:
-            if len(_plans) >= MOST_PLANS:
+            if len(_plans) >= MOST_KEPT:
                 _plans.clear()
             _plans[key] = plans
     else:  # such a call has been checked

@@ -15,7 +15,7 @@ from longlens.ops.las.prepare import zero_rows
 from longlens.ops.las.routes import attend, kernel_refusal
 from longlens.ops.las.smoothing import reach
 from longlens.ops.las.triton.attention_op import MOST_HEADS, kernel_attention
-from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Layout, prologue
+from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Arguments, Layout, prologue
 
 INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
@@ -197,4 +197,5 @@ def _pool(call: Call) -> Tensor:
         count = (token - starts).clamp(max=before) + (stops - 1 - token).clamp(max=after) + 1
         share = count.float().reciprocal()[None]
     layout = Layout(0, 0, v.shape[1], 1, before, after, v.shape[2], v.shape[3])
-    return prologue([v], layout, share=share, limits=torch.stack([starts, stops]))[2]
+    limits = torch.stack([starts, stops])
+    return prologue(Arguments(v, share=share, limits=limits, numbers=list(layout)))[2]

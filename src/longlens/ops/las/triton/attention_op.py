@@ -7,6 +7,8 @@ keys can be merged in by ordinary differentiable code.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +18,14 @@ from torch.utils.flop_counter import register_flop_formula
 from longlens.ops.las.call import Packing
 from longlens.ops.las.operands import dense_rows, dense_sides
 from longlens.ops.las.triton.prologue_op import empty_as, strides
-from longlens.ops.launching import fused_operator, launch, next_power_of_2
+from longlens.ops.launching import (
+    MOST_KEPT,
+    Launch,
+    Meta,
+    fused_operator,
+    meta,
+    next_power_of_2,
+)
 
 
 class Blocks(NamedTuple):
@@ -61,64 +70,6 @@ def beats_sdpa(query: Tensor, value: Tensor) -> bool:
     )
 
 
-def _plain(numbers: Numbers, sides: list[Tensor | None]) -> bool:
-    """Causal, without a lag, sliding window, decay, mask or packing."""
-    return (
-        bool(numbers.causal)
-        and numbers.lag == 0
-        and numbers.left < 0
-        and all(side is None for side in sides)
-    )
-
-
-def _blocks(kernel: str, q: Tensor, v: Tensor, plain: bool) -> Blocks:
-    table = _FLOAT32 if q.dtype == torch.float32 else _HALF
-    width = max(q.shape[3], v.shape[3])
-    if plain and width <= NARROW and q.dtype != torch.float32:
-        return _NARROW[kernel]
-    return next(table[limit] for limit in table if width <= limit)[kernel]
-
-
-def _numbers(
-    q: Tensor, k: Tensor, mask: Tensor | None, numbers: Numbers, scale: float, heads: int
-) -> list[int | float]:
-    """The numbers after the strides of tensors: those of side inputs, lengths, head counts."""
-    H, L = q.shape[1:3]
-    mask_b = 0 if mask is None else mask.shape[1]  # it is dense by now
-    _, offset, lag, _, left, right = numbers
-    return [H * L, L, mask_b, L, k.shape[2], offset, lag, left, right, scale, heads]
-
-
-def _settings(
-    q: Tensor, v: Tensor, sides: list[Tensor | None], numbers: Numbers, blocks: Blocks
-) -> dict[str, Any]:
-    """What all kernels take by name: the numbers that they are compiled for."""
-    alpha, mask, bounds = sides
-    D, DV = q.shape[3], v.shape[3]
-    return dict(
-        D=D, DV=DV, BD=max(16, next_power_of_2(D)), BDV=max(16, next_power_of_2(DV)),
-        BM=blocks.queries, BN=blocks.keys, CAUSAL=bool(numbers.causal), LOCAL=numbers.left >= 0,
-        HAS_ALPHA=alpha is not None,
-        HAS_MASK=mask is not None, VARLEN=bounds is not None,
-        # float32 stays float32: three TF32 products make up one
-        PRECISION="tf32x3" if q.dtype == torch.float32 else "tf32",
-        num_warps=blocks.warps, num_stages=blocks.stages,
-    )  # fmt: skip
-
-
-def _even(S: int, blocks: Blocks, bounds: Tensor | None) -> bool:
-    return bounds is None and S % blocks.keys == 0
-
-
-def _like(x: Tensor, width: int) -> Tensor:
-    """An output as x, with another width, in x's order of heads and positions."""
-    return empty_as(x, [*x.shape[:3], width])
-
-
-def _sequences(q: Tensor, bounds: Tensor | None) -> int:
-    return q.shape[0] if bounds is None else bounds.shape[0] - 1
-
-
 class Numbers(NamedTuple):
     """What else decides; operators take flat lists, so it travels as ints."""
 
@@ -130,7 +81,124 @@ class Numbers(NamedTuple):
     right: int = -1  # those after it, unless causal
 
 
-def _forward(
+class Task(NamedTuple):
+    """All that decides about the launches of one call: what q, k, v and the sides are, numbers."""
+
+    q: Meta
+    k: Meta
+    v: Meta
+    sides: tuple[Meta | None, ...]  # α, key mask and bounds of packed sequences
+    numbers: Numbers
+    scale: float
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Of queries and keys, and of values."""
+        return self.q[0][3], self.v[0][3]
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        """Of queries, and of keys and values."""
+        return self.q[0][1], self.k[0][1]
+
+    @property
+    def sequences(self) -> int:
+        """How many there are."""
+        bounds = self.sides[2]
+        return self.q[0][0] if bounds is None else bounds[0][0] - 1
+
+    def blocks(self, kernel: str) -> Blocks:
+        """Tile sizes."""
+        width, half = max(self.widths), self.q[2] != torch.float32
+        n = self.numbers
+        plain = n.causal and n.lag == 0 and n.left < 0 and self.sides == (None, None, None)
+        if plain and width <= NARROW and half:
+            return _NARROW[kernel]
+        table = _HALF if half else _FLOAT32
+        return next(table[limit] for limit in table if width <= limit)[kernel]
+
+    def arguments(self, heads: int) -> list[int | float]:
+        """The numbers after the strides of tensors: those of side inputs, lengths, head counts."""
+        H, L = self.q[0][1:3]
+        mask, (_, offset, lag, _, left, right) = self.sides[1], self.numbers
+        mask_b = 0 if mask is None else mask[0][1]  # it is dense by now
+        return [H * L, L, mask_b, L, self.k[0][2], offset, lag, left, right, self.scale, heads]
+
+    def settings(self, blocks: Blocks) -> dict[str, Any]:
+        """What all kernels take by name: the numbers that they are compiled for."""
+        (alpha, mask, bounds), (D, DV) = self.sides, self.widths
+        return dict(
+            D=D, DV=DV, BD=max(16, next_power_of_2(D)), BDV=max(16, next_power_of_2(DV)),
+            BM=blocks.queries, BN=blocks.keys, CAUSAL=bool(self.numbers.causal),
+            LOCAL=self.numbers.left >= 0, HAS_ALPHA=alpha is not None, HAS_MASK=mask is not None,
+            VARLEN=bounds is not None,
+            # float32 stays float32: three TF32 products make up one
+            PRECISION="tf32x3" if self.q[2] == torch.float32 else "tf32",
+            num_warps=blocks.warps, num_stages=blocks.stages,
+        )  # fmt: skip
+
+    def even(self, blocks: Blocks) -> bool:
+        """Whether blocks of keys divide the sequence."""
+        return self.sides[2] is None and self.k[0][2] % blocks.keys == 0
+
+
+@lru_cache(MOST_KEPT)
+def _forward_launch(task: Task, out: Meta) -> Launch:
+    from longlens.ops.las.triton.forward import forward_kernel
+
+    blocks, (heads, kv_heads) = task.blocks("forward"), task.heads
+    return Launch(
+        forward_kernel, (-(-task.numbers.longest // blocks.queries), task.sequences * heads),
+        [*strides(task.q, task.k, task.v, out), *task.arguments(heads), heads // kv_heads],
+        EVEN=task.even(blocks), **task.settings(blocks),
+    )  # fmt: skip
+
+
+@lru_cache(MOST_KEPT)
+def _backward_launches(
+    task: Task, out: Meta, grad: Meta, grads: tuple[Meta, ...], lse_gradient: bool, rates: bool
+) -> tuple[Launch, Launch, Launch]:
+    """Of the row sums, of the queries' gradients, and of those of keys and values."""
+    from longlens.ops.las.triton.backward import delta_kernel, key_kernel, query_kernel
+
+    (q, k, v), (dq, dk, dv) = task[:3], grads
+    (heads, kv_heads), (B, _, rows, _) = task.heads, q[0]
+    width, longest = task.widths[1], task.numbers.longest
+    sums = Launch(
+        delta_kernel, (-(-rows // 64), B * heads), [*strides(out, grad), rows, heads],
+        DV=width, BDV=max(16, next_power_of_2(width)), BM=64, HAS_LSE_GRADIENT=lse_gradient,
+    )  # fmt: skip
+    blocks = task.blocks("query")
+    queries = Launch(
+        query_kernel, (-(-longest // blocks.queries), task.sequences * heads),
+        [*strides(q, k, v, grad, dq), *task.arguments(heads), heads // kv_heads],
+        EVEN=task.even(blocks), ALPHA_GRADIENT=rates, HAS_LSE_GRADIENT=lse_gradient,
+        **task.settings(blocks),
+    )  # fmt: skip
+    blocks = task.blocks("key")
+    length = k[0][2] if task.sides[2] is None else longest
+    keys = Launch(
+        key_kernel, (-(-length // blocks.keys), task.sequences * kv_heads),
+        [*strides(q, k, v, grad, dk, dv), *task.arguments(kv_heads)],
+        GROUP=heads // kv_heads, **task.settings(blocks),
+    )  # fmt: skip
+    return sums, queries, keys
+
+
+def _like(x: Tensor, width: int) -> Tensor:
+    """An output as x, with another width, in x's order of heads and positions."""
+    return empty_as(x, [*x.shape[:3], width])
+
+
+def _task(
+    tensors: Sequence[Tensor], sides: list[Tensor | None], numbers: list[int], scale: float
+) -> Task:
+    q, k, v = map(meta, tensors)
+    side_metas = tuple([None if t is None else meta(t) for t in sides])
+    return Task(q, k, v, side_metas, Numbers(*numbers), scale)
+
+
+def forward_pass(
     q: Tensor, k: Tensor, v: Tensor, alpha: Tensor | None, mask: Tensor | None,
     bounds: Tensor | None, numbers: list[int], scale: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -138,19 +206,10 @@ def _forward(
 
     `bounds` (N+1,) cuts one long row into N sequences (B is 1 then).
     """
-    from longlens.ops.las.triton.forward import forward_kernel
-
     out, lse = _outputs(q, k, v)
-    q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    sides, n = dense_sides(alpha, mask, bounds), Numbers(*numbers)
-    blocks = _blocks("forward", q, v, _plain(n, sides))
-    heads = q.shape[1]
-    launch(
-        forward_kernel, (-(-n.longest // blocks.queries), _sequences(q, bounds) * heads),
-        [q, k, v, out, lse, *sides],
-        [*strides(q, k, v, out), *_numbers(q, k, mask, n, scale, heads), heads // k.shape[1]],
-        EVEN=_even(k.shape[2], blocks, bounds), **_settings(q, v, sides, n, blocks),
-    )  # fmt: skip
+    tensors, sides = [dense_rows(q), dense_rows(k), dense_rows(v)], dense_sides(alpha, mask, bounds)
+    start = _forward_launch(_task(tensors, sides, numbers, scale), meta(out))
+    start([*tensors, out, lse, *sides])
     return out, lse
 
 
@@ -158,7 +217,7 @@ def _outputs(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return _like(q, v.shape[3]), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
-def _backward(
+def backward_pass(
     grad: Tensor, grad_lse: Tensor | None, saved: list[Tensor], alpha: Tensor | None,
     mask: Tensor | None, bounds: Tensor | None, numbers: list[int], scale: float,
     alpha_gradient: bool,
@@ -167,41 +226,19 @@ def _backward(
 
     `saved` are q, k, v and both outputs.
     """
-    from longlens.ops.las.triton.backward import delta_kernel, key_kernel, query_kernel
-
     dq, dk, dv, rates = _gradients(grad, grad_lse, saved, alpha_gradient)
-    q, k, v, out, lse = saved
-    q, k, v, grad = dense_rows(q), dense_rows(k), dense_rows(v), dense_rows(grad)
-    sides, n = dense_sides(alpha, mask, bounds), Numbers(*numbers)
+    *tensors, out, lse = saved
+    q, k, v, grad = (dense_rows(t) for t in (*tensors, grad))
+    sides = dense_sides(alpha, mask, bounds)
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    heads, rows = q.shape[1], q.shape[2]
     delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
-    count, plain = _sequences(q, bounds), _plain(n, sides)
-    launch(
-        delta_kernel, (-(-rows // 64), q.shape[0] * heads),
-        [out, grad, lse, grad_lse, delta, lse_2], [*strides(out, grad), rows, heads],
-        DV=v.shape[3], BDV=max(16, next_power_of_2(v.shape[3])), BM=64,
-        HAS_LSE_GRADIENT=grad_lse is not None,
+    sums, queries, keys = _backward_launches(
+        _task((q, k, v), sides, numbers, scale), meta(out), meta(grad),
+        (meta(dq), meta(dk), meta(dv)), grad_lse is not None, alpha_gradient,
     )  # fmt: skip
-    blocks = _blocks("query", q, v, plain)
-    launch(
-        query_kernel, (-(-n.longest // blocks.queries), count * heads),
-        [q, k, v, grad, lse_2, delta, grad_lse, dq, rates, *sides],
-        [
-            *strides(q, k, v, grad, dq), *_numbers(q, k, mask, n, scale, heads),
-            heads // k.shape[1],
-        ],
-        EVEN=_even(k.shape[2], blocks, bounds), ALPHA_GRADIENT=alpha_gradient,
-        HAS_LSE_GRADIENT=grad_lse is not None, **_settings(q, v, sides, n, blocks),
-    )  # fmt: skip
-    blocks = _blocks("key", q, v, plain)
-    keys, kv_heads = n.longest if bounds is not None else k.shape[2], k.shape[1]
-    launch(
-        key_kernel, (-(-keys // blocks.keys), count * kv_heads),
-        [q, k, v, grad, lse_2, delta, dk, dv, *sides],
-        [*strides(q, k, v, grad, dk, dv), *_numbers(q, k, mask, n, scale, kv_heads)],
-        GROUP=heads // kv_heads, **_settings(q, v, sides, n, blocks),
-    )  # fmt: skip
+    sums([out, grad, lse, grad_lse, delta, lse_2])
+    queries([q, k, v, grad, lse_2, delta, grad_lse, dq, rates, *sides])
+    keys([q, k, v, grad, lse_2, delta, dk, dv, *sides])
     return dq, dk, dv, rates
 
 
@@ -233,7 +270,7 @@ def _differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any
 
 
 las_kernel, _apply = fused_operator(
-    "las_kernel", _forward, _backward, like=(_outputs, _gradients), setup=_setup,
+    "las_kernel", forward_pass, backward_pass, like=(_outputs, _gradients), setup=_setup,
     differentiate=_differentiate, outputs=2,
 )  # fmt: skip
 

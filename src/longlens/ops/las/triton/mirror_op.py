@@ -16,7 +16,7 @@ from torch.utils.flop_counter import register_flop_formula
 from longlens.ops.las.flash import flash_backward, flash_forward
 from longlens.ops.las.operands import dense_rows
 from longlens.ops.las.triton.prologue_op import MOST_SEQUENCES, empty_as, strides
-from longlens.ops.launching import fused_operator, launch, next_power_of_2
+from longlens.ops.launching import fused_operator, launch, meta, next_power_of_2
 
 aten = torch.ops.aten
 WIDTHS = (64, 128)  # narrower heads: one Triton kernel is as fast; wider: cuDNN has no backward
@@ -84,12 +84,12 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor, scale: float) -> Sa
     half = q2.numel() // 2
     launch(
         fold_both, grid, [q, k, v, q2, k2, v2, alpha],
-        [*strides(q, k, v), n, H, 0.5 * (n - 1), half], **settings,
+        [*strides(*map(meta, (q, k, v))), n, H, 0.5 * (n - 1), half], **settings,
     )  # fmt: skip
     out2, lse2 = _causal(q2, k2, v2, scale)
     launch(
         merge_both, grid, [out2.contiguous(), lse2.contiguous(), out, lse],
-        [*strides(out), n, H, half, B * H * n], **settings,
+        [*strides(meta(out)), n, H, half, B * H * n], **settings,
     )  # fmt: skip
     return out, lse, q2, k2, v2
 
@@ -119,13 +119,13 @@ def _backward(
     half = q2.numel() // 2
     launch(
         split_both, grid, [grad, out, lse, grad2, out2, lse2],
-        [*strides(grad, out), n, H, half, B * H * n], **settings,
+        [*strides(*map(meta, (grad, out))), n, H, half, B * H * n], **settings,
     )  # fmt: skip
     found = _causal_backward(grad2, q2, k2, v2, out2, lse2, scale)
     launch(
         unfold_both, grid, [*(t.contiguous() for t in found), q, k, dq, dk, dv, rates, alpha],
-        [*strides(q, k, dq, dk, dv), n, H, 0.5 * (n - 1), half], ALPHA_GRADIENT=alpha_gradient,
-        **settings,
+        [*strides(*map(meta, (q, k, dq, dk, dv))), n, H, 0.5 * (n - 1), half],
+        ALPHA_GRADIENT=alpha_gradient, **settings,
     )  # fmt: skip
     return dq, dk, dv, rates
 

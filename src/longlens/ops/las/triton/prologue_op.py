@@ -7,13 +7,24 @@ where nothing is to scale or rotate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from longlens.ops.las.operands import dense_rows
-from longlens.ops.launching import fused_operator, launch, next_power_of_2
+from longlens.ops.launching import (
+    MOST_KEPT,
+    Launch,
+    Meta,
+    fused_operator,
+    meta,
+    next_power_of_2,
+)
+
+SideMetas = tuple[Meta | None, ...]
 
 # Limits of CUDA on the second and third axis of a grid: blocks of at least 16 rows, sequences
 LONGEST, MOST_SEQUENCES = 16 * 65_535, 65_535
@@ -39,6 +50,21 @@ class Layout(NamedTuple):
         return max(1, self.q_heads // max(1, self.k_heads * self.copies))
 
 
+class Arguments(NamedTuple):
+    """What the operator takes: q, k and v, or what holds them; `Sides`; a `Layout`."""
+
+    first: Tensor
+    k: Tensor | None = None
+    v: Tensor | None = None
+    alpha: Tensor | None = None
+    mask: Tensor | None = None
+    share: Tensor | None = None
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+    limits: Tensor | None = None
+    numbers: Any = ()  # a list of ints
+
+
 class Sides(NamedTuple):
     """What goes with q, k and v: (B, S) bool, (B or 1, S), angles, and (2, T) of a packed batch."""
 
@@ -56,16 +82,10 @@ class Sides(NamedTuple):
         limits = dense.pop()
         return [*dense, *((None, None) if limits is None else limits)]
 
-    def strides(self) -> list[int]:
-        """Between sequences of mask, share and angles."""
-
-        def stride(t: Tensor | None) -> int:
-            return 0 if t is None or t.shape[0] == 1 else t.shape[1]
-
-        angles = self.cos
-        batched = angles is not None and angles.ndim == 3 and angles.shape[0] > 1
-        between = angles.shape[1] * angles.shape[2] if batched and angles is not None else 0
-        return [stride(self.mask), stride(self.share), between]
+    @property
+    def metas(self) -> SideMetas:
+        """What decides about a launch."""
+        return tuple([None if t is None else meta(t) for t in self])
 
 
 def _split(tensors: list[Tensor], layout: Layout) -> list[Tensor]:
@@ -86,9 +106,9 @@ def empty_as(like: Tensor, shape: list[int]) -> Tensor:
     return like.new_empty(B, heads, length, width)
 
 
-def strides(*tensors: Tensor) -> list[int]:
+def strides(*metas: Meta) -> list[int]:
     """Strides of batch, heads and length, of one tensor after the other."""
-    return [n for t in tensors for n in t.stride()[:3]]
+    return [n for _, stride, _ in metas for n in stride[:3]]
 
 
 def _outputs(first: Tensor, k: Tensor | None, v: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
@@ -100,50 +120,65 @@ def _outputs(first: Tensor, k: Tensor | None, v: Tensor | None, *rest: Any) -> t
     return empty_as(q, shapes[0]), empty_as(k, shapes[1]), empty_as(v, shapes[2])
 
 
-def _settings(layout: Layout, D: int, DV: int, sides: Sides) -> dict[str, Any]:
+def _settings(layout: Layout, D: int, DV: int, sides: SideMetas) -> dict[str, Any]:
     """What both kernels take by name: the numbers that they are compiled for."""
     width = next_power_of_2(max(layout.width, D, DV))
+    alpha, mask, share, cos, _, limits = sides
     return dict(
         D=D, DV=DV, WIDTH=width, BEFORE=layout.before, AFTER=layout.after,
         BLOCK=32 if width <= 128 else 16,  # tried on an H200 at widths 32 and 64
-        HAS_ALPHA=sides.alpha is not None, HAS_MASK=sides.mask is not None,
-        RENORMALIZE=sides.share is not None, ROTARY=sides.cos is not None,
-        VARLEN=sides.limits is not None,
+        HAS_ALPHA=alpha is not None, HAS_MASK=mask is not None, RENORMALIZE=share is not None,
+        ROTARY=cos is not None, VARLEN=limits is not None,
     )  # fmt: skip
 
 
-def _numbers(layout: Layout, sides: Sides, keys: int, k_heads: int) -> list[int | float]:
+def _numbers(layout: Layout, sides: SideMetas, keys: int, k_heads: int) -> list[int | float]:
     """The numbers after the strides of tensors."""
     rows = layout.rows
+    alpha, mask, share, cos, *_ = sides
+    between = [0 if t is None or t[0][0] == 1 else t[0][1] for t in (mask, share)]
+    batched = cos is not None and len(cos[0]) == 3 and cos[0][0] > 1
     return [
-        *sides.strides(), rows, keys, 0.5 * (rows - 1), 2.0**layout.exponent, layout.q_heads,
-        k_heads, layout.copies, layout.rates if sides.alpha is not None else 1,
+        *between, cos[0][1] * cos[0][2] if cos is not None and batched else 0, rows, keys,
+        0.5 * (rows - 1), 2.0**layout.exponent, layout.q_heads, k_heads, layout.copies,
+        layout.rates if alpha is not None else 1,
     ]  # fmt: skip
 
 
-def _forward(
+def _views(tensors: Sequence[Tensor | None], layout: Layout) -> list[Tensor]:
+    """q, k and v as the kernels read them; three times v where it is alone."""
+    given = [t for t in tensors if t is not None]
+    views = [dense_rows(t) for t in _split(given, layout)]
+    return views if len(views) == 3 else views * 3
+
+
+@lru_cache(MOST_KEPT)
+def _forward_launch(metas: tuple[Meta, ...], sides: SideMetas, layout: Layout) -> Launch:
+    """The launch for inputs and outputs of such shapes and strides."""
+    from longlens.ops.las.triton.prologue import prologue_forward
+
+    (q, *_), _, (v, *_) = metas[:3]  # their shapes
+    settings = _settings(layout, q[3], v[3], sides)
+    k_heads = layout.k_heads * layout.copies
+    heads = layout.q_heads + k_heads + layout.v_heads * layout.copies
+    return Launch(
+        prologue_forward, (heads, -(-layout.rows // settings["BLOCK"]), v[0]),
+        [*strides(*metas), *_numbers(layout, sides, v[2], k_heads)], OUT=layout.width, **settings,
+    )  # fmt: skip
+
+
+def forward_pass(
     first: Tensor, k: Tensor | None, v: Tensor | None, alpha: Tensor | None, mask: Tensor | None,
     share: Tensor | None, cos: Tensor | None, sin: Tensor | None, limits: Tensor | None,
     numbers: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Write the inputs of SDPA; `first` is q, all of them packed, or v alone."""
-    from longlens.ops.las.triton.prologue import prologue_forward
-
     layout, sides = Layout(*numbers), Sides(alpha, mask, share, cos, sin, limits)
     q_out, k_out, v_out = _outputs(first, k, v, numbers)
-    given = [t for t in (first, k, v) if t is not None]
-    views = [dense_rows(t) for t in _split(given, layout)]
-    q, k, v = views if len(views) == 3 else views * 3
-    settings = _settings(layout, q.shape[3], v.shape[3], sides)
-    k_heads = layout.k_heads * layout.copies
-    heads = layout.q_heads + k_heads + layout.v_heads * layout.copies
-    if v.shape[0] and layout.rows:
-        launch(
-            prologue_forward, (heads, -(-layout.rows // settings["BLOCK"]), v.shape[0]),
-            [q, k, v, q_out, k_out, v_out, *sides.tensors],
-            [*strides(q, k, v, q_out, k_out, v_out), *_numbers(layout, sides, v.shape[2], k_heads)],
-            OUT=layout.width, **settings,
-        )  # fmt: skip
+    tensors = [*_views((first, k, v), layout), q_out, k_out, v_out]
+    if v_out.numel():
+        start = _forward_launch(tuple(map(meta, tensors)), sides.metas, layout)
+        start([*tensors, *sides.tensors])
     return q_out, k_out, v_out
 
 
@@ -163,7 +198,23 @@ def _gradients(like: Tensor, description: list[int]) -> list[Tensor]:
     return grads
 
 
-def _backward(
+@lru_cache(MOST_KEPT)
+def _backward_launch(
+    metas: tuple[Meta, ...], sides: SideMetas, layout: Layout, alpha_gradient: bool
+) -> Launch:
+    from longlens.ops.las.triton.prologue import prologue_backward
+
+    (dq, *_), _, (dv, *_) = metas[-3:]
+    settings = _settings(layout, dq[3], dv[3], sides)
+    heads = layout.q_heads + layout.k_heads + layout.v_heads
+    return Launch(
+        prologue_backward, (heads, -(-dv[2] // settings["BLOCK"]), dv[0]),
+        [*strides(*metas), *_numbers(layout, sides, dv[2], layout.k_heads)],
+        ALPHA_GRADIENT=alpha_gradient, **settings,
+    )  # fmt: skip
+
+
+def backward_pass(
     outs: list[Tensor], sources: list[Tensor], alpha: Tensor | None, mask: Tensor | None,
     share: Tensor | None, cos: Tensor | None, sin: Tensor | None, limits: Tensor | None,
     numbers: list[int], description: list[int],
@@ -172,26 +223,18 @@ def _backward(
 
     `description` is that of the inputs; α's gradient is of length 0 without them.
     """
-    from longlens.ops.las.triton.prologue import prologue_backward
-
     layout, sides = Layout(*numbers), Sides(alpha, mask, share, cos, sin, limits)
     grads = _gradients(outs[2], description)
-    views = _split(grads, layout)
-    dq, dk, dv = views if len(views) == 3 else views * 3
-    q, k = [dense_rows(t) for t in _split(sources, layout)][:2] if sources else (dq, dk)
-    outs = [dense_rows(g) for g in outs]
-    settings = _settings(layout, dq.shape[3], dv.shape[3], sides)
-    B, keys = dv.shape[0], dv.shape[2]
-    blocks = -(-keys // settings["BLOCK"])
-    columns = layout.q_heads + layout.k_heads * layout.copies if sources else 0
-    rates = dv.new_zeros((B, blocks, columns) if sources else 0, dtype=torch.float32)
-    if B and keys:
-        launch(
-            prologue_backward, (layout.q_heads + layout.k_heads + layout.v_heads, blocks, B),
-            [q, k, *outs, dq, dk, dv, rates, *sides.tensors],
-            [*strides(q, k, *outs, dq, dk, dv), *_numbers(layout, sides, keys, layout.k_heads)],
-            ALPHA_GRADIENT=bool(sources), **settings,
-        )  # fmt: skip
+    dq, dk, dv = _views(grads, layout)
+    q, k = _views(sources, layout)[:2] if sources else (dq, dk)
+    tensors = [q, k, *(dense_rows(g) for g in outs), dq, dk, dv]
+    start = _backward_launch(tuple(map(meta, tensors)), sides.metas, layout, bool(sources))
+    shape = [0]
+    if sources:
+        shape = [*start.grid[:0:-1], layout.q_heads + layout.k_heads * layout.copies]
+    rates = dv.new_zeros(shape, dtype=torch.float32)
+    if dv.numel():
+        start([*tensors, rates, *sides.tensors])
     if not sources:
         return grads, rates
     total = rates.sum((0, 1))  # partial sums in a fixed order: the same result every time
@@ -204,7 +247,8 @@ def _gradients_like(outs: list[Tensor], sources: list[Tensor], *rest: Any) -> An
     return _gradients(outs[2], description), rates
 
 
-def _setup(ctx: Any, inputs: Any, output: Any) -> None:
+def keep(ctx: Any, inputs: Any, output: Any) -> None:
+    """What the gradients will need."""
     *tensors, alpha, mask, share, cos, sin, limits, numbers = inputs
     ctx.given = [t is not None for t in tensors]
     given = [t for t in tensors if t is not None]
@@ -215,7 +259,8 @@ def _setup(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.save_for_backward(*kept, alpha, mask, share, cos, sin, limits)
 
 
-def _differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+def differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A gradient for each input, by `backward`: the pass itself or its operator."""
     saved, layout = ctx.saved_tensors, Layout(*ctx.numbers)
     sources, sides = list(saved[: ctx.kept]), saved[ctx.kept :]
     heads = [layout.q_heads, layout.k_heads * layout.copies, layout.v_heads * layout.copies]
@@ -229,26 +274,12 @@ def _differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any
 
 
 las_prologue, _apply = fused_operator(
-    "las_prologue", _forward, _backward, like=(_outputs, _gradients_like), setup=_setup,
-    differentiate=_differentiate, outputs=3,
+    "las_prologue", forward_pass, backward_pass, like=(_outputs, _gradients_like), setup=keep,
+    differentiate=differentiate, outputs=3,
 )  # fmt: skip
 
 
-def prologue(
-    tensors: list[Tensor],
-    layout: Layout,
-    *,
-    alpha: Tensor | None = None,
-    mask: Tensor | None = None,
-    share: Tensor | None = None,
-    angles: tuple[Tensor, Tensor] | None = None,
-    limits: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Scaled and rotated q and k, pooled v: (B, heads, rows, width) each; empty q, k if v is alone.
-
-    `angles` are the cosines and sines of rotary positions; `Sides` describes the rest.
-    """
-    first, k, v = tensors if len(tensors) == 3 else (tensors[0], None, None)
-    cos, sin = angles or (None, None)
-    q, k, v = _apply(first, k, v, alpha, mask, share, cos, sin, limits, list(layout))
+def prologue(arguments: Arguments) -> tuple[Tensor, Tensor, Tensor]:
+    """Scaled and rotated q and k, pooled v: (B, heads, rows, width); empty q, k if v is alone."""
+    q, k, v = _apply(*arguments)
     return q, k, v
