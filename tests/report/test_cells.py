@@ -6,7 +6,9 @@ from html import escape
 
 import pytest
 
-from longlens.report.cells import Metric, filled, means, table
+from longlens.report import figures
+from longlens.report.build import build_page
+from longlens.report.cells import Metric, filled, mean_text, table
 from longlens.report.figures import overview
 from longlens.report.formats import text_table
 from longlens.report.results import read_results
@@ -37,19 +39,16 @@ def test_a_stand_in_is_compared_and_averaged_with_nothing(tmp_path):
     cells = table(found)["LaS"]
     assert cells["Pathfinder"].mean == 90 and cells["Pathfinder"].published == 81.62
     assert cells["Pathfinder"].difference is None and not cells["Pathfinder"].comparable
-    assert means(found, cells).ours is None  # a column is missing from the mean: no mean
+    assert mean_text(found, cells) == "—"  # a column is missing from the mean: no mean
     three = {name: cells[name] for name in ("ListOps", "Text", "Image")}
-    average = means(found, three)
-    assert average.ours == pytest.approx((54 + 80 + 69) / 3)
-    assert average.published == pytest.approx((53.05 + 79.28 + 70.44) / 3)
-    assert average.text() == "67.67 (67.59)"
+    ours, published = (54 + 80 + 69) / 3, (53.05 + 79.28 + 70.44) / 3
+    assert mean_text(found, three) == f"{ours:.2f} ({published:.2f})"
 
 
 def test_further_published_columns_are_part_of_no_mean(tmp_path):
     found = experiment(tmp_path, table2())
     assert found.extra == ("Speed",) and "Speed" not in found.columns
-    average = means(found, table(found)["Nobody"])
-    assert average.published is None and average.ours is None and average.text() == "—"
+    assert mean_text(found, table(found)["Nobody"]) == "—"
 
 
 def test_quick_runs_and_validation_numbers_are_compared_with_nothing(tmp_path):
@@ -74,7 +73,7 @@ def test_a_number_selected_on_test_says_so_and_is_averaged_with_nothing(tmp_path
     assert "selected on test" in [word for word, _ in cell.marks]
     assert cell.mean == pytest.approx(80) and cell.difference is None and not cell.comparable
     two = {name: table(found)["LaS"][name] for name in ("Text", "ListOps")}
-    assert means(found, two).ours is None
+    assert mean_text(found, two).startswith("(")  # of the published ones alone
     assert "80.00 [selected on test] (79.28)" in text_table(found).markdown()
 
 
@@ -94,7 +93,7 @@ def test_less_is_better_for_bits(tmp_path):
     found = experiment(tmp_path, figure5())
     cells = table(found)["LaS"]
     assert cells["32"].better and cells["128"].better is False  # 1.4 < 1.5, 1.35 > 1.3
-    assert means(found, cells) is None
+    assert mean_text(found, cells) == "—"
     assert Metric("perplexity").value({"loss": math.log(8)}) == pytest.approx(8)
 
 
@@ -125,6 +124,20 @@ def test_folders_of_runs_become_tables(tmp_path):
     assert cells["las (lr=0.1)"]["listops"].values == pytest.approx([40, 50])
     (run,) = cells["las (lr=0.3)"]["listops"].records
     assert run.epochs == 0.5 and run.curves == {"train.loss": [[1, 2.0]]}
+
+
+def test_runs_of_several_metrics_become_a_table_each(tmp_path):
+    write_run(tmp_path / "runs", "a", accuracy=0.5)
+    write_run(tmp_path / "runs", "b", task="enwik8", metric={"name": "loss"})
+    write_run(tmp_path / "runs", "c", task="enwik8", status="failed", error="not finite")
+    found = read_results([tmp_path / "runs"])
+    assert [(e.name, e.metric, e.columns) for e in found.experiments] == [
+        ("runs-accuracy", "accuracy", ("listops",)), ("runs-loss", "loss", ("enwik8",)),
+    ]  # fmt: skip
+    (bits,) = table(found.experiments[1])["las"].values()
+    assert bits.text() == "1.10" and [word for word, _ in bits.marks] == ["1 failed"]
+    page = build_page(found)
+    assert "On listops las has accuracy (%) 40.00" in page and "On enwik8 las has loss 1.10" in page
 
 
 def test_runs_of_a_declared_experiment_keep_their_cells(tmp_path):
@@ -169,13 +182,12 @@ def test_wrong_paths_are_named(tmp_path):
         read_results([tmp_path / "one"]).only(["tabel2"])
 
 
-def test_pictures_are_split_where_they_would_be_crowded(tmp_path):
+def test_pictures_are_split_where_they_would_be_crowded(tmp_path, monkeypatch):
     few = experiment(tmp_path, table2())
     ((name, picture),) = overview(few, "all")
     assert name == "" and "Pathfinder *" in picture and "(published): 81.62" not in picture
-    records = [record(f"model {i}", task) for i in range(5) for task in TASKS]
-    many = experiment(tmp_path, table2() | {"records": records})
-    assert [name for name, _ in overview(many, "all")] == list(TASKS)
+    monkeypatch.setattr(figures, "MOST_SERIES", 2)
+    assert [name for name, _ in overview(few, "all")] == ["ListOps", "Text", "Image", "Pathfinder"]
     assert overview(experiment(tmp_path, table2() | {"records": []}), "all") == []
 
 

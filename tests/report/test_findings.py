@@ -223,7 +223,9 @@ def test_plain_runs_are_ranked():
     plain = results(runs("mine", HIGH, mixer="s4"), runs("other", LOW, mixer="lru"), name="runs")
     found = findings(plain)
     assert [part.key for part in found] == ["", BEST.key]
-    assert found[1].answer.startswith("On Text mine has accuracy (%) 73.00 ± 0.50, +8.0 points to")
+    assert found[1].answer.startswith("On Text mine is ahead of other: 73.00 ± 0.50 against 65.00")
+    near = results(runs("mine", LOW, mixer="s4"), runs("other", LOW, mixer="lru"), name="runs")
+    assert "mine is not to be told apart from other" in findings(near)[1].answer
     assert findings(Results()) == []
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from longlens.charts import Line, line_chart, standalone
 from longlens.report.atlas_chart import atlas_chart, hint, slug, state
+from longlens.report.audits import percent
 from longlens.report.layout import Figure, Part, full_width, link, write_page
 from longlens.report.results import Measurement
 from longlens.tables import MISSING, Table
@@ -41,11 +42,6 @@ READING = (
 def draw_atlas(atlas: Mapping[str, Any]) -> str:
     """The picture as a file of its own."""
     return standalone(atlas_chart(atlas["tasks"], TITLE))
-
-
-def percent(value: float | None) -> str:
-    """A share in percent."""
-    return MISSING if value is None else f"{100 * value:.1f}"
 
 
 def atlas_table(atlas: Mapping[str, Any]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from longlens.charts import Line, line_chart, standalone
@@ -89,32 +89,3 @@ def _subtitle(report: Mapping[str, Any]) -> str:
     if options.get("quick"):
         parts.append("quick: small models")
     return " · ".join(parts)
-
-
-def shuffle_chart(name: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """Accuracy by the window within which, or of which, order is destroyed."""
-    kinds: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        if row.get("kind") and row.get("test") is not None:
-            points = kinds.setdefault(str(row["kind"]), [])
-            points.append((float(row["window"]), 100.0 * row["test"]))
-    lines = [
-        Line(kind, sorted(points), style, mark=True)
-        for style, (kind, points) in enumerate(kinds.items())
-    ]
-    title = f"Order destroyed, {name}"
-    return line_chart(title, lines, "window", "test accuracy (%)", log_x=True) if lines else None
-
-
-def information_chart(information: Mapping[str, Any]) -> str | None:
-    """What one position tells about the label, along the sequence."""
-    positions = information.get("positions") or ()
-    if len(positions) < 2:
-        return None
-    lines = [
-        Line(name, [(float(p["position"]), float(p[key])) for p in positions], style, hollow=hollow)
-        for style, (key, name, hollow) in enumerate(
-            (("bits", "bits", False), ("floor", "noise level", True))
-        )
-    ]
-    return line_chart("What one position tells about the label", lines, "position", "bits")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longlens.charts import Line, line_chart, text_chart
-from longlens.report.audit_chart import audited, field_chart, information_chart, shuffle_chart
+from longlens.report.audit_chart import audited, field_chart
 from longlens.report.layout import Part
 from longlens.report.results import Measurement
 from longlens.tables import MISSING, Table, word
@@ -30,34 +30,28 @@ def audit_part(measurement: Measurement) -> Part:
     values = measurement.values
     title = audited(values)
     diagnostics = values.get("diagnostics") or {}
+    best = values.get("shuffled_model") or {}
     curve = field_chart(values, "Accuracy against receptive field", "test accuracy (%)")
     further = [
         _ratio(title, values),
         _ranges(title, values),
         _probes(title, diagnostics),
+        _shuffled(f"{title}: order destroyed, trigrams", diagnostics.get("shuffled_trigrams")),
+        _shuffled(f"{title}: order destroyed, best model", best.get("rows")),
         *_groups(title, values),
         _certificate(title, values),
         _conditions(title, values),
     ]
-    shuffled = {
-        "trigram probe": diagnostics.get("shuffled_trigrams"),
-        "best model": (values.get("shuffled_model") or {}).get("rows"),
-    }
     shown = values.get("shown") or ()
-    pictures = [
-        *(
-            line_chart(_example(each), [_curve(each)], "position", named=False)
-            for each in shown
-            if "curve" in each
-        ),
-        *(shuffle_chart(name, rows) for name, rows in shuffled.items() if rows),
-        information_chart(diagnostics.get("mutual_information") or {}),
-    ]
     details = Part(
         "How it was measured, baselines and ranges",
         key=f"d-{measurement.name}",
         folded=True,
-        figures=[picture for picture in pictures if picture],
+        figures=[
+            line_chart(_example(each), [_curve(each)], "position", named=False)
+            for each in shown
+            if "curve" in each
+        ],
         tables=[table for table in further if table.rows],
         text=[f"{_example(each)}: {each['text']}" for each in shown if "text" in each],
         notes=[str(note) for note in values.get("notes") or ()],
@@ -266,6 +260,12 @@ def _test(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+def _shuffled(title: str, rows: Any) -> Table:
+    """Accuracy by the window within which, or of which, order is destroyed."""
+    shown = [{**row, "test (%)": percent(row.get("test"))} for row in rows or ()]
+    return Table.of([{k: v for k, v in row.items() if k != "test"} for row in shown], title)
+
+
 def _groups(title: str, values: Mapping[str, Any]) -> list[Table]:
     tables = []
     for group, by_model in (values.get("groups") or {}).items():
@@ -306,7 +306,7 @@ def audit_text(report: Mapping[str, Any]) -> str:
     diagnostics = report.get("diagnostics") or {}
     tables = [
         _probes("", diagnostics),
-        Table.of(diagnostics.get("shuffled_trigrams") or ()),
+        _shuffled("", diagnostics.get("shuffled_trigrams")),
         curve_table("", report),
         _ranges("", report),
         _ratio("", report),

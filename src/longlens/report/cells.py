@@ -127,8 +127,8 @@ class TableCell:
         if any(record.clean is False for record, _ in self.scored):
             marks.append(("uncommitted", "run with code that differs from its commit"))
         if self.unfinished:
-            counts = [record.status for record in self.unfinished]
-            words = [f"{counts.count(w)} {_unscored(w)}" for w in dict.fromkeys(counts)]
+            counts = ["without a value" if r.is_finished else r.status for r in self.unfinished]
+            words = [f"{counts.count(w)} {w}" for w in dict.fromkeys(counts)]
             marks.append((", ".join(words), "of all runs; the mean is over the others"))
         return marks
 
@@ -177,24 +177,6 @@ class TableCell:
         }
 
 
-@dataclass(frozen=True)
-class Mean:
-    """A row's mean over all columns of a table; None where one of them is missing.
-
-    Means over different columns would stand beside each other and say nothing.
-    """
-
-    metric: Metric
-    ours: float | None
-    published: float | None
-
-    def text(self) -> str:
-        """Ours and, in parentheses, the published one."""
-        words = [] if self.ours is None else [self.metric.show(self.ours)]
-        words += [] if self.published is None else [f"({self.metric.show(self.published)})"]
-        return " ".join(words) or MISSING
-
-
 def table(experiment: ResultTable) -> dict[str, dict[str, TableCell]]:
     """All cells of an experiment, by row and column."""
     metric = Metric(experiment.metric)
@@ -217,25 +199,23 @@ def table(experiment: ResultTable) -> dict[str, dict[str, TableCell]]:
     }
 
 
-def means(experiment: ResultTable, cells: Mapping[str, TableCell]) -> Mean | None:
-    """The mean over one row's columns; None where a mean means nothing (curves, one column).
+def mean_text(experiment: ResultTable, cells: Mapping[str, TableCell]) -> str:
+    """The means of ours and of what was published, over one row's columns; a dash for none.
 
-    Columns for which nobody published anything (stand-ins) are left out, where others have that.
+    Either stands only where no column is missing: means over different columns would stand beside
+    each other and say nothing. Columns for which nobody published anything (stand-ins) are left
+    out, where others have that. Curves and single columns have no mean.
     """
     with_published = {column for row in experiment.published.values() for column in row}
     chosen = [cells[name] for name in cells if name in with_published] or list(cells.values())
     if experiment.kind != "table" or experiment.metric != "accuracy" or len(chosen) < 2:
-        return None
-    return Mean(
-        metric=Metric(experiment.metric),
-        ours=_mean_of_all([cell.mean if cell.comparable else None for cell in chosen]),
-        published=_mean_of_all([cell.published for cell in chosen]),
-    )
-
-
-def _mean_of_all(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return mean(present) if len(present) == len(values) else None
+        return MISSING
+    ours = [cell.mean for cell in chosen if cell.comparable and cell.mean is not None]
+    theirs = [cell.published for cell in chosen if cell.published is not None]
+    show = Metric(experiment.metric).show
+    words = [show(mean(ours))] if len(ours) == len(chosen) else []
+    words += [f"({show(mean(theirs))})"] if len(theirs) == len(chosen) else []
+    return " ".join(words) or MISSING
 
 
 def filled(experiment: ResultTable) -> Iterator[TableCell]:
@@ -262,7 +242,3 @@ def _range(values: Sequence[float]) -> str:
         return MISSING
     low, high = number(min(values)), number(max(values))
     return low if low == high else f"{low}–{high}"
-
-
-def _unscored(status: str) -> str:
-    return "without a value" if status == "finished" else status

@@ -13,7 +13,7 @@ from longlens.runs.record import Record, thin
 from longlens.runs.results import ResultTable
 from longlens.tables import MISSING, Table
 
-MOST_SERIES = 4  # of one chart of dots
+MOST_SERIES = 6  # of one chart of dots
 MOST_LINES = 12  # of one chart of learning curves
 OPERATORS = ("MIN", "MAX", "MED", "SM")  # ListOps, as its records number them
 
@@ -21,8 +21,8 @@ OPERATORS = ("MIN", "MAX", "MED", "SM")  # ListOps, as its records number them
 def overview(experiment: ResultTable, title: str, width: int = 400) -> list[tuple[str, str]]:
     """Our numbers beside the published ones: names and pictures, none where we have none.
 
-    One picture where the shorter side of the table is short; else one a column. Rows that were
-    published and not run here are shown where something stands beside them.
+    One picture where columns are few; else one a column. Rows that were published and not run here
+    are shown where something stands beside them.
     """
     cells = [cell for line in table(experiment).values() for cell in line.values()]
     ours = [cell for cell in cells if cell.mean is not None]
@@ -32,39 +32,25 @@ def overview(experiment: ResultTable, title: str, width: int = 400) -> list[tupl
         return [("", picture)]
     beside = {cell.column for cell in ours if cell.comparable}
     shown = [c for c in cells if c.mean is not None or (c.published and c.column in beside)]
-    rows, columns = ({getattr(c, side) for c in shown} for side in ("row", "column"))
-    if len(rows) < len(columns) and len(rows) <= MOST_SERIES:
-        return [("", _dots(title, shown, True, width))]
+    columns = [name for name in experiment.columns if any(c.column == name for c in shown)]
     if len(columns) <= MOST_SERIES:
-        return [("", _dots(title, shown, False, width))]
-    return [
-        (name, _dots(name, [c for c in shown if c.column == name], False, width))
-        for name in experiment.columns
-        if name in columns
-    ]
+        return [("", _dots(title, shown, width))]
+    return [(name, _dots(name, [c for c in shown if c.column == name], width)) for name in columns]
 
 
-def _dots(title: str, cells: Sequence[TableCell], swap: bool, width: int) -> str:
-    """Rows as lines and columns as series, or the other way round if ``swap``.
-
-    A stand-in says so, and nothing that was published stands beside it.
-    """
+def _dots(title: str, cells: Sequence[TableCell], width: int) -> str:
+    """Rows as lines, columns as series; a stand-in says so, and nothing published is beside it."""
     ours: dict[str, dict[str, float]] = {}
     theirs: dict[str, dict[str, float]] = {}
-    if swap:
-        order = list(dict.fromkeys(cell.column for cell in cells))
-        cells = sorted(cells, key=lambda cell: order.index(cell.column))
     for cell in cells:
         column = cell.column + (" *" if cell.stands_in_for else "")
-        line, series = (column, cell.row) if swap else (cell.row, column)
-        values = ours.setdefault(line, {})
+        values = ours.setdefault(cell.row, {})
         if cell.mean is not None:
-            values[series] = cell.mean
+            values[column] = cell.mean
         if cell.published is not None and (cell.comparable or cell.mean is None):
-            theirs.setdefault(line, {})[series] = cell.published
-    label = cells[0].metric.label
-    if any(cell.stands_in_for for cell in cells):
-        label += "; *: stand-in data"
+            theirs.setdefault(cell.row, {})[column] = cell.published
+    stand_in = any(cell.stands_in_for for cell in cells)
+    label = cells[0].metric.label + ("; *: stand-in data" if stand_in else "")
     return dot_chart(title, ours, label, hollow=theirs, log=False, width=width)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from longlens.report.atlas import atlas_table
 from longlens.report.audits import curve_table, summary
 from longlens.report.bench import bench_table
-from longlens.report.cells import TableCell, filled, means, table
+from longlens.report.cells import TableCell, filled, mean_text, table
 from longlens.report.results import Bench, Measurement, Results, read_file
 from longlens.runs.results import ResultTable
 from longlens.tables import MISSING, Table, csv_text
@@ -61,10 +61,7 @@ def text_table(
     extra = [] if columns else experiment.extra
     whole = table(experiment)
     kept = {row: {name: whole[row][name] for name in names} for row in rows or whole}
-    averages = {
-        row: MISSING if (average := means(experiment, cells)) is None else average.text()
-        for row, cells in kept.items()
-    }
+    averages = {row: mean_text(experiment, cells) for row, cells in kept.items()}
     averaged = any(text != MISSING for text in averages.values())
     lines = [
         [

@@ -11,7 +11,7 @@ from longlens.report.atlas_chart import atlas_chart
 from longlens.report.audit_chart import audited
 from longlens.report.audits import plain_verdict
 from longlens.report.bench import bench_pictures, kind, title_of
-from longlens.report.cells import table
+from longlens.report.cells import TableCell, table
 from longlens.report.compare import Difference, joined
 from longlens.report.figures import cell_figure
 from longlens.report.las_findings import Answer
@@ -124,12 +124,20 @@ def best(results: Results) -> Answer | None:
                 continue
             sign = 1 if here[0].metric.higher_is_better else -1
             here.sort(key=lambda c: sign * (c.mean or 0), reverse=True)
-            words = f"On {column} {here[0].row} has {here[0].metric.label} {here[0].text()}"
-            if len(here) > 1:
-                d = Difference(column, here[0], here[1])
-                words += f", {d.amount()}{d.unit} to {here[1].row} ({d.evidence()})"
-            said.append(f"{words}.")
+            said.append(_leads(column, here))
             title = f"{column}: test {here[0].metric.label}"
             figures.append(cell_figure(results, {c.row: {"ours": c} for c in here}, title))
             evidence[f"t-{experiment.name}"] = experiment.title
     return Answer(said[0], said[1:], figures, evidence) if said else None
+
+
+def _leads(column: str, here: Sequence[TableCell]) -> str:
+    """The best of some cells, and whether it is ahead of the second."""
+    first = here[0]
+    if len(here) == 1:
+        return f"On {column} {first.row} has {first.metric.label} {first.text()}."
+    d = Difference(column, first, here[1])
+    side = {"ahead": "is ahead of", "ahead once": "is ahead, in single runs, of"}
+    word = side.get(d.verdict, "is not to be told apart from")
+    numbers = f"{first.text()} against {here[1].text()} ({d.evidence()})"
+    return f"On {column} {first.row} {word} {here[1].row}: {numbers}."

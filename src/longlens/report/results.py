@@ -138,7 +138,7 @@ def _read_path(path: Path, skipped: list[str]) -> list[Part]:
         runs = find_runs(path)
         if not runs:
             raise ValueError(f"{path} holds neither results (.json, .csv) nor runs")
-        return [experiment_of_runs(path.resolve().name, runs, skipped)]
+        return [*tables_of_runs(path.resolve().name, runs, skipped)]
     parts: list[Part] = []
     for file in files:
         try:
@@ -178,25 +178,28 @@ def _read_csv(path: Path) -> tuple[dict[str, str], ...]:
     return tuple(dict(zip(head, line, strict=True)) for line in lines)
 
 
-def experiment_of_runs(name: str, runs: Sequence[Record], skipped: list[str]) -> ResultTable:
-    """Make a table of plain runs: a row a mixer with the options that set its runs apart."""
+def tables_of_runs(name: str, runs: Sequence[Record], skipped: list[str]) -> list[ResultTable]:
+    """Make tables of plain runs, one a metric: a row a mixer with the options that set it apart."""
     runs = [run for run in runs if not run.name.endswith("/pretrain")]  # a stage of the run above
+    judged = {run.get("task"): run.metric_name for run in runs if run.is_finished}
     alike: dict[tuple[str, str], list[Record]] = {}
     for run in runs:
         alike.setdefault((str(run.get("mixer")), str(run.get("task"))), []).append(run)
-    records = []
+    tables: dict[str, list[Record]] = {}
     for (mixer, task), members in alike.items():
         differing = differing_options(members)
         for run in members:
             words = [f"{option}={run.get(option)}" for option in differing]
             row = f"{mixer} ({', '.join(words)})" if words else mixer
-            thinned = run.thinned(curve_lines(run, skipped))
-            records.append(replace(thinned, row=row, column=task))
-    metrics = {run.metric_name for run in runs if run.is_finished}
-    if len(metrics) > 1:
-        raise ValueError(
-            f"the runs of {name} are judged by different metrics ({', '.join(sorted(metrics))}); "
-            "put them in folders of their own"
+            record = replace(run.thinned(curve_lines(run, skipped)), row=row, column=task)
+            # What failed stands beside what finished on its task.
+            tables.setdefault(judged.get(run.get("task"), "accuracy"), []).append(record)
+    return [
+        ResultTable.from_json(
+            {"title": f"Runs in {name}" + (f": {metric}" if len(tables) > 1 else ""),
+             "metric": metric},
+            records,
+            name if len(tables) == 1 else f"{name}-{metric}",
         )
-    header = {"title": f"Runs in {name}", "metric": next(iter(metrics), "accuracy")}
-    return ResultTable.from_json(header, records, name)
+        for metric, records in tables.items()
+    ]  # fmt: skip
