@@ -7,7 +7,8 @@
     flip-flop               w 1 i 0 i 0 r 1 w 0 i 1 r      -> 0    what was written last
 
 The first two are tasks of Poli et al. 2024 (MAD, arXiv 2403.17844): there all symbols are copied in
-order, and all tokens are decoded from one vector; here one of them is asked by its number. The
+order, and all tokens are decoded from one vector; here one of them is asked by its number
+(published accuracies: see ``recall.py``). The
 third is the flip-flop language of Liu et al. 2023 (arXiv 2306.00946): write, read and ignore, each
 with a bit; four fifths are "ignore". They report that an LSTM makes no errors, also far from what
 it was trained on, and that Transformers keep a long tail of sporadic ones.
