@@ -12,17 +12,20 @@ from longlens.lens.atlas import ENTRIES, Entry, find_entries, make_atlas, run
 from longlens.lens.atlas.rows import near
 from longlens.report.atlas import atlas_page, atlas_table, atlas_words, curve_chart, draw_atlas
 from longlens.report.atlas_chart import hint, state
+from longlens.tasks import import_arrays
 
 SMALL = dict(distance=4, train=60, validation=20, test=40)
 
 
-def test_entries_are_found_by_name_group_pattern_and_file():
+def test_entries_are_found_by_name_group_pattern_and_file(tmp_path):
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES) >= 60
     assert [e.name for e in find_entries(["listops"])] == ["ListOps"]
     assert len(find_entries(["ucr archive"])) == 51
     assert find_entries(["data/mine.csv"])[0] == Entry("mine", "your own", "data/mine.csv")
     with pytest.raises(ValueError, match="unknown task 'listop'"):
         find_entries(["listop"])
+    import_arrays("mine", np.zeros((9, 4)), np.arange(9) % 2, root=tmp_path)
+    assert find_entries(["mine"], str(tmp_path)) == [Entry("mine", "your own", "mine")]
 
 
 def test_an_audit_is_made_once_and_what_is_missing_is_named(tmp_path, monkeypatch):
@@ -53,6 +56,13 @@ def test_an_audit_is_made_once_and_what_is_missing_is_named(tmp_path, monkeypatc
     make_atlas(entries[:1], **{**there, "budget": "21s"})
     assert made == ["smnist", "far-order", "far-order"]
     assert json.loads(path.read_text())["asked"]["budget"] == "21s"
+
+
+def test_what_was_not_probed_is_missing_and_not_called_unlearned(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "timed_audit", lambda options, budget: {"open": [], "curve": []})
+    entry = Entry("a", "far", "far-order", SMALL)
+    atlas = make_atlas([entry], runs=str(tmp_path), budget="2s", progress=False)
+    assert atlas["missing"] == [{"name": "a", "reason": "no probe was finished in 2s"}]
 
 
 def test_ctrl_c_ends_the_atlas_and_keeps_no_half_audit(tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     from longlens.report.atlas import atlas_page, atlas_table
     from longlens.tables import Table
 
-    entries = find_entries(args.tasks)
+    entries = find_entries(args.tasks, args.root)
     if args.list:
         print(Table.of([{"name": e.name, "group": e.group, "task": e.task, "options": e.options}
                         for e in entries]).text())  # fmt: skip

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from longlens.tasks.atomic import NAMES
+from longlens.tasks.imported import imported_names
 from longlens.tasks.own import is_file, name_of
 from longlens.tasks.registry import find_task
 
@@ -101,7 +102,7 @@ ENTRIES: tuple[Entry, ...] = (
 """Every task of the atlas, in its order."""
 
 
-def find_entries(words: Sequence[str]) -> list[Entry]:
+def find_entries(words: Sequence[str], root: str | None = None) -> list[Entry]:
     """The entries that words name: their names, groups or patterns of these; tasks; files.
 
     >>> [entry.name for entry in find_entries(["far-o*", "ucr:Fish", "pathx"])]
@@ -117,7 +118,7 @@ def find_entries(words: Sequence[str]) -> list[Entry]:
                    for name in (each.name, each.group, each.task))
         ]  # fmt: skip
         if not named:
-            if not is_file(word):
+            if not is_file(word) and word not in imported_names(root):
                 find_task(word)  # or nothing has this name
             named = [Entry(name_of(word) if is_file(word) else word, OWN, word)]
         found |= {each.name: each for each in named}

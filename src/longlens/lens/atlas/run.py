@@ -65,6 +65,8 @@ def make_atlas(
         began = time.monotonic()
         try:
             report = _audited(entry, Path(runs), root, entry.budget or budget, mixers)
+            if not report["curve"]:  # "not learned" is said of what was tried alone
+                raise DataError(f"no probe was finished in {report['asked']['budget']}")
         except (DataError, BusyError) as error:
             atlas["missing"].append({"name": entry.name, "reason": str(error)})
             words = str(error)
