@@ -14,6 +14,7 @@ TOP, FLOOR, STRIP, RIGHT = 46, 40, 54, 14
 QUIET = 'stroke="currentColor" opacity=".45"'
 LINES = ((1.0, "all of it"), (0.5, "a half"), (0.125, "an eighth"))
 APART = 8.0  # pixels between two marks
+NAMED = 600  # a picture of this width has room for names
 UNNAMED = ("UCR archive",)  # groups whose points have names on the page alone
 
 
@@ -97,11 +98,12 @@ def atlas_chart(
         body = "".join(drawn)
         parts.append(f'<a href="#{slug(row["name"])}">{body}</a>' if linked else f"<g>{body}</g>")
         named.append((x, y, row))
-    parts += _names([(x, y, row["name"]) for x, y, row in named if row["group"] not in UNNAMED],
-                    taken, right)  # fmt: skip
+    if width >= NAMED:
+        shown = [(x, y, row["name"]) for x, y, row in named if row["group"] not in UNNAMED]
+        parts += _names(shown, taken, left, right)
     entries = [(group, mark(11, -4, style)) for style, group in enumerate(groups)]
     entries.append(("hollow: no window that was tried is enough", mark(11, -4, 6, hollow=True)))
-    drawn_legend, bottom = legend(entries, width, height + 6)
+    drawn_legend, bottom = legend(entries, width, height + 16)
     return frame(title, "reach for 95 % of what is learnable, positions", width, bottom,
                  [*parts, *drawn_legend])  # fmt: skip
 
@@ -161,8 +163,9 @@ def _interval(row: Mapping[str, Any], known: str, place: Any, x: float) -> str:
 
 
 def _names(
-    points: Sequence[tuple[float, float, str]], taken: Sequence[tuple[float, float]], right: float
-) -> list[str]:
+    points: Sequence[tuple[float, float, str]], taken: Sequence[tuple[float, float]], left: float,
+    right: float,
+) -> list[str]:  # fmt: skip
     """Names beside their marks, where there is room; all others are told to a pointer."""
     boxes: list[tuple[float, float, float, float]] = [(x - 5, y - 5, x + 5, y + 5)
                                                       for x, y in taken]  # fmt: skip
@@ -171,8 +174,13 @@ def _names(
         wide = 0.88 * LETTER * len(name)
         for dx, dy in ((8, 4), (-8 - wide, 4), (-wide / 2, -8), (-wide / 2, 18)):
             box = (x + dx, y + dy - 10, x + dx + wide, y + dy + 2)
-            if box[2] < right and not any(
-                box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes
+            if (
+                left < box[0]
+                and box[2] < right
+                and not any(
+                    box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3]
+                    for b in boxes
+                )
             ):
                 boxes.append(box)
                 parts.append(f'<text x="{box[0]:g}" y="{y + dy:g}" font-size="11" '

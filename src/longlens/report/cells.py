@@ -29,7 +29,7 @@ class Metric:
     @property
     def label(self) -> str:
         """The metric in words."""
-        words = self.name.replace("_", " ")
+        words = "R²" if self.name == "r2" else self.name.replace("_", " ")
         return f"{words} (%)" if self.name == "accuracy" else words
 
     @property

@@ -84,7 +84,8 @@ class Difference:
         """The difference, or another one of this metric, with its sign."""
         shown = self.value if value is None else value
         digits = 1 if self.ours.metric.name == "accuracy" else 3
-        return f"{shown:+.{digits}f}".replace("-", "−")
+        text = f"{shown:+.{digits}f}".replace("-", "−")
+        return text if text.strip("+−0.") else text[1:]
 
     def evidence(self) -> str:
         """The interval and the seeds, or that there is a single run."""

@@ -58,7 +58,10 @@ def with_pretraining(results: Results) -> Answer | None:
 
 def cannot(results: Results) -> Answer | None:
     """Tasks that are neither local nor smooth."""
-    return _compared(results, _pairs(results, ["table7"]))
+    answer = _compared(results, _pairs(results, ["table7"]))
+    if answer is None or "behind" in answer.short:
+        return answer
+    return replace(answer, short=f"Nothing that was tried. {answer.short}")
 
 
 def _pretrained(setting: Setting) -> bool:
@@ -236,7 +239,9 @@ def _tried(
 ) -> str:
     best = fair[0]
     show = best.metric.show
-    runs = "a single run" if len(best.values) == 1 else f"{len(best.values)} seeds"
+    runs = f"{len(best.values)} seeds" if len(best.values) > 1 else "a single run"
+    if len(best.values) == 1 and len(fair) > 2:
+        runs += f", the best of {len(fair)} and so probably flattered"
     side = "reaches" if _reaches(best, goal) else "comes nearest to"
     said = [
         f"{column}: {len(here)} of {declared} choices have been run; “{_name(best)}” {side} "
