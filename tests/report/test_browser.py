@@ -1,6 +1,8 @@
 """The page in a real browser: sorting, no errors, a phone's width, darkness, print."""
 
 import shutil
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -193,6 +195,31 @@ def test_the_first_screen_has_findings_and_a_figure(browser, real):
     assert figure["y"] + figure["height"] < 800 and figure["width"] > 1000
     assert page.evaluate("document.documentElement.scrollHeight") < 12_000
     page.close()
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing(browser, real, tmp_path):
+    """Contrast, headings, names and roles, by the rules of axe-core, which npm fetches."""
+    pack = ["npm", "pack", "axe-core", "--silent"]
+    try:
+        done = subprocess.run(pack, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired):
+        pytest.skip("no npm on this machine")
+    if done.returncode:
+        pytest.skip("npm cannot fetch axe-core")
+    with tarfile.open(tmp_path / done.stdout.strip()) as archive:
+        archive.extract("package/axe.min.js", tmp_path, filter="data")
+    for width, scheme in ((1280, "light"), (390, "dark")):
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True
+        )
+        page = context.new_page()
+        page.goto(real)
+        page.add_script_tag(path=tmp_path / "package" / "axe.min.js")
+        found = page.evaluate("axe.run(document)")
+        assert [rule["id"] for rule in found["violations"]] == []
+        assert {"color-contrast", "heading-order"} <= {rule["id"] for rule in found["passes"]}
+        context.close()
 
 
 # Words of charts that stick out of their picture, and the least size of letters, in pixels.

@@ -112,7 +112,9 @@ def _experiment(experiment: ResultTable, points: int) -> Part:
     notes = list(experiment.notes)
     if missing:
         notes.append(f"Declared and not run yet: {'; '.join(missing)}.")
-    x_label = f" by {experiment.x_label}" if experiment.kind == "curve" else ""
+    caption = f"{experiment.title}: {metric.label}"
+    if experiment.kind == "curve":
+        caption += f" by {experiment.x_label}"
     return Part(
         experiment.title,
         key=f"t-{experiment.name}",
@@ -120,10 +122,17 @@ def _experiment(experiment: ResultTable, points: int) -> Part:
         said=f"{_amount(experiment)}; {_in_short(experiment)}",
         text=[Markup("{}{}{}").format(said, source, made if experiment.command else "")],
         figures=[] if experiment.quick else [p for _, p in overview(experiment, PICTURE)],
-        tables=[replace(whole, rows=there, caption=f"{experiment.title}: {metric.label}{x_label}")],
+        tables=[_without_empty(Table(whole.head, there, caption))],
         notes=notes,
         parts=list(_details(experiment, points)),
     )
+
+
+def _without_empty(table: Table) -> Table:
+    """The columns in which something stands."""
+    kept = [i for i in range(len(table.head)) if any(row[i] != MISSING for row in table.rows)]
+    cut = [[row[i] for i in kept] for row in (table.head, *table.rows)]
+    return Table(cut[0], cut[1:], table.caption)
 
 
 def _details(experiment: ResultTable, points: int) -> Iterator[Part]:
