@@ -157,6 +157,10 @@ def test_which_choice_comes_nearest():
     hit = ASK["semantics"](results(*some, runs("bound", (0.79, 0.795), mixer="las"), **READINGS))
     assert hit.short == "Text: “bound” reaches 79.00."
     assert ASK["semantics"](results(*some)) is None
+    (table2,) = results(runs("LaS", (0.76, 0.76, 0.77, 0.77))).experiments
+    two = ASK["semantics"](Results((*results(*some, **READINGS).experiments, table2)))
+    assert "“as this library reads it” comes nearest" in two.sentences[0]  # the one with more seeds
+    assert "3 of 3 choices" in two.sentences[0]
 
 
 def test_what_it_cannot_do():

@@ -21,16 +21,8 @@ MODELS = {"softmax": "softmax", "l": "L", "s": "S", "las": "LaS"}
 FAMILY = {("none", "none"): "softmax", ("las", "none"): "L", ("none", "box"): "S",
           ("las", "box"): "LaS"}  # fmt: skip
 # Options that belong to LaS, and options that say how a run is computed and not what.
-OPERATORS = {
-    "window",
-    "bound",
-    "spacing",
-    "smoothing",
-    "edge",
-    "learned_alpha",
-    "decay",
-    "smoother",
-}
+OPERATORS = {"window", "bound", "spacing", "smoothing", "edge", "learned_alpha", "decay",
+             "smoother"}  # fmt: skip
 MEANS = {"mixer", "seed", "shapes", "compile", "compile_blocks", "graphs", "evaluate_batch",
          "log_every", "buckets"}  # fmt: skip
 UNFAIR = {"selected on test", "validation trained on", "validation", "quick"}
@@ -78,7 +70,8 @@ class Difference:
     def unit(self) -> str:
         """What a difference is counted in."""
         name = self.ours.metric.name
-        return " points" if name == "accuracy" else " R²" if name == "r2" else " bits"
+        bits = " bits" if name.startswith("bits") else ""
+        return {"accuracy": " points", "r2": " R²"}.get(name, bits)
 
     def amount(self, value: float | None = None) -> str:
         """The difference, or another one of this metric, with its sign."""
@@ -93,9 +86,8 @@ class Difference:
         if self.margin is None:
             return "a single run each" if seeds == [1] else "a single run on one side"
         ends = " to ".join(self.amount(self.value + sign * self.margin) for sign in (-1, 1))
-        return f"95 % interval {ends}; {' and '.join(map(str, seeds))} seeds" + (
-            " each" if len(seeds) == 1 else ""
-        )
+        count = f"{seeds[0]} seeds each" if len(seeds) == 1 else f"{seeds[0]} and {seeds[1]} seeds"
+        return f"95 % interval {ends}; {count}"
 
 
 @dataclass(frozen=True)
@@ -160,14 +152,11 @@ def grouped(differences: Sequence[Difference]) -> str:
             continue
         named = joined([f"{d.label} ({d.amount()}{d.unit})" for d in group])
         if len(group) > MOST:
-            low, high = (d.amount() for d in (min(group, key=_value), max(group, key=_value)))
+            group.sort(key=lambda d: d.value)
+            low, high = group[0].amount(), group[-1].amount()
             named = f"{len(group)} settings ({low} to {high}{group[0].unit})"
         words.append(phrase.format(named))
     return joined(words, ", ", " but " if len(words) == 2 else ", and ")
-
-
-def _value(difference: Difference) -> float:
-    return difference.value
 
 
 def joined(words: Sequence[str], comma: str = ", ", last: str = " and ") -> str:

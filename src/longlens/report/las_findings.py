@@ -71,8 +71,9 @@ def _pretrained(setting: Setting) -> bool:
 
 def _pairs(results: Results, names: Sequence[str] = ()) -> list[Setting]:
     """Settings with LaS and softmax, of experiments of these names in order, or of all tables."""
-    chosen = [e for e in results.experiments if (e.name in names if names else e.kind == "table")]
-    chosen.sort(key=lambda e: names.index(e.name) if names else 0)
+    every = [e for e in results.experiments if e.kind == "table" and e.metric != "ratio"]
+    by_name = {e.name: e for e in results.experiments}
+    chosen = [by_name[name] for name in names if name in by_name] if names else every
     return [s for s in settings(chosen) if {"LaS", "softmax"} <= s.cells.keys()]
 
 
@@ -141,11 +142,11 @@ def _figures(results: Results, rows: Rows) -> list[Figure]:
 
 def which_part(results: Results) -> Answer | None:
     """What decay alone and smoothing alone are worth."""
-    experiments = [e for name in (*PAPER, "lineup") for e in results.experiments if e.name == name]
-    chosen = _first(s for s in settings(experiments) if {"softmax", "L", "S"} <= s.cells.keys())
+    pairs = _pairs(results, (*PAPER, "lineup"))
+    chosen = _first(s for s in pairs if {"L", "S"} <= s.cells.keys())
     if not chosen:
         return None
-    rows = {s.column: {NAMES[m]: s.cells[m][0] for m in NAMES if m in s.cells} for s in chosen}
+    rows = {s.column: {NAMES[m]: s.cells[m][0] for m in NAMES} for s in chosen}
     told = [s for s in chosen if s.difference("S").margin is not None]
     once = [s for s in chosen if s not in told]
     short = [f"on {s.column} {_which(s)}" for s in told or once]
@@ -177,16 +178,12 @@ def _parts(setting: Setting) -> str:
         for model in ("S", "L")
         for d in [setting.difference(model)]
     ]
-    said = f"{setting.column}: {joined(words)}."
-    if "LaS" not in setting.cells:
-        return said
     best = max(("S", "L"), key=lambda model: setting.difference(model).value)
     both = setting.difference("LaS", best)
     side = {"ahead": "ahead of", "behind": "behind", "level": "not to be told apart from"}
     word = side[both.verdict.removesuffix(" once")]
-    return f"{said} LaS, both together, is {word} {NAMES[best]}: {both.amount()}{both.unit} " + (
-        f"({both.evidence()})."
-    )
+    together = f"LaS, both together, is {word} {NAMES[best]}: {both.amount()}{both.unit}"
+    return f"{setting.column}: {joined(words)}. {together} ({both.evidence()})."
 
 
 # ---------------------------------------------------------------------- which semantics
@@ -205,6 +202,8 @@ def semantics(results: Results) -> Answer | None:
     short, said, figures = [], [], []
     for column, goal in tables["readings"].published.get("LaS", {}).items():
         here = [c for c in cells if c.column == column]
+        usual = sorted((c for c in here if c.row == "LaS"), key=lambda c: -len(c.values))
+        here = [c for c in here if c not in usual[1:]]  # of both experiments that with more seeds
         fair = [c for c in here if ON_TEST not in dict(c.marks)]
         if fair and len(here) > 1:
             short.append(_nearest(column, fair, goal))
