@@ -59,6 +59,29 @@ def test_a_loop_under_accelerate_learns():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
+def test_a_model_under_lightning_learns():
+    pytest.importorskip("pytorch_lightning")
+    assert main_of("lightning_loop")([]) > 0.85
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
+def test_a_model_under_lightning_starts():
+    pytest.importorskip("pytorch_lightning")
+    main_of("lightning_loop")(["--epochs", "0"])
+
+
+@pytest.mark.filterwarnings("ignore")  # of libraries that are not ours
+def test_a_data_set_becomes_a_task_and_a_task_a_data_set():
+    pytest.importorskip("datasets")
+    made = main_of("hub_dataset")([])
+    assert made["train"].features["label"].names == ["different", "same"]
+    first = made["test"][0]
+    text = bytes(token - 1 for token in first["inputs"]).decode().split()
+    assert first["label"] == (text[0] == text[1])
+
+
+@pytest.mark.slow
 def test_a_switched_model_is_tuned_back():
     pytest.importorskip("transformers")
     losses = main_of("finetune_huggingface")([])

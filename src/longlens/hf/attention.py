@@ -201,7 +201,9 @@ def _from_block_starts(
             query, key, value, key_mask=mask, query_offset=offset - first, **options
         )
     back = (place - first[:, None]) % key.shape[2]
-    return _gather(las_attention(_gather(query, there), key, value, key_mask=mask, **options), back)
+    out = las_attention(_gather(query, there), key, value, key_mask=mask, **options)
+    padding = (place < first[:, None])[:, None, :, None]  # came to lie after all others
+    return _gather(out, back).masked_fill(padding, 0)
 
 
 def _gather(x: Tensor, index: Tensor) -> Tensor:

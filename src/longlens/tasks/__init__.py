@@ -15,6 +15,7 @@ from longlens.tasks.build import find_folder, make_options, prepare_task
 from longlens.tasks.cache import cache_root
 from longlens.tasks.data import Example, Split, Task
 from longlens.tasks.errors import DataError
+from longlens.tasks.hub import import_dataset, to_datasets
 from longlens.tasks.identity import check_made_from
 from longlens.tasks.imported import read_imported
 from longlens.tasks.manifest import Manifest, Verify
@@ -25,6 +26,7 @@ from longlens.tasks.user import import_arrays
 
 if TYPE_CHECKING:
     from longlens.tasks.batches import Batch, Batches
+    from longlens.tasks.torch_data import TaskDataset
 
 __all__ = [
     "TASKS",
@@ -35,10 +37,13 @@ __all__ = [
     "Spec",
     "Split",
     "Task",
+    "TaskDataset",
     "import_arrays",
+    "import_dataset",
     "import_file",
     "load",
     "prepare",
+    "to_datasets",
 ]
 
 
@@ -120,8 +125,12 @@ def load(
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Batch", "Batches"):  # the only part that needs torch
+    if name in ("Batch", "Batches"):  # these need torch, and nothing else does
         from longlens.tasks import batches
 
         return getattr(batches, name)
+    if name == "TaskDataset":
+        from longlens.tasks.torch_data import TaskDataset
+
+        return TaskDataset
     raise AttributeError(f"module 'longlens.tasks' has no attribute {name!r}")

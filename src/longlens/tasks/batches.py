@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -36,9 +36,27 @@ class Batch:
     padded_tokens: int
     extras: dict[str, Tensor] = field(default_factory=dict)
 
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
+        """The batch on another device; trainers of other libraries call this."""
+        return self._each(lambda t: t.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """The batch in pinned memory; torch's ``DataLoader`` calls this."""
+        return self._each(lambda t: t.pin_memory())
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with its tensors changed, but the index, which stays where it is."""
+        return replace(
+            self,
+            inputs=change(self.inputs),
+            targets=change(self.targets),
+            mask=None if self.mask is None else change(self.mask),
+            extras={key: change(value) for key, value in self.extras.items()},
+        )
+
 
 class Batches:
-    """All batches of a split, epoch by epoch.
+    """All batches of a split, epoch by epoch: one pass of ``for batch in batches`` is an epoch.
 
     Args:
         split: for example ``task["train"]``.
@@ -116,11 +134,17 @@ class Batches:
             )
         self.resident = bool(resident)
         self._source = _Source(split, self.device if resident else None)
+        self._passes = 0
 
     def __len__(self) -> int:
         """Return the number of global batches in an epoch."""
         whole, rest = divmod(len(self.members), self.batch_size)
         return whole + (1 if rest and not self.drop_last else 0)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the next epoch, from 0 on: each pass has an order of its own."""
+        self._passes += 1
+        return self.epoch(self._passes - 1)
 
     @property
     def shapes(self) -> list[int]:
@@ -151,6 +175,10 @@ class Batches:
         for index, padded in batches[start:]:
             mine = index[self.rank * share : (self.rank + 1) * share]
             yield self._batch(mine, padded, shift)
+
+    def examples(self, index: Ints) -> Batch:
+        """These examples as one batch, padded to the longest of them."""
+        return self._batch(index, int(self.lengths[index].max()), 0)
 
     def _batch(self, index: Ints, padded: int, shift: int) -> Batch:
         lengths = self.lengths[index]

@@ -35,6 +35,7 @@ class Given:
     labels: Sequence[Any] | None = None
     split: list[str] | None = None
     notes: list[str] = field(default_factory=list)
+    names: list[str] | None = None  # of classes, where labels are their numbers
 
 
 def read_file(path: Path, label: str | None = None) -> Given:
@@ -164,7 +165,7 @@ def _cells(
     return Given(_without_end(path, values, header is not None, whole), labels, split, notes)
 
 
-def _without_end(path: Path, values: Array, header: bool, whole: bool) -> list[Array]:
+def _without_end(path: Path | str, values: Array, header: bool, whole: bool) -> list[Array]:
     """Rows without what is missing at their ends, which is how tables write shorter examples."""
     found = []
     for number, row in enumerate(values):
@@ -268,26 +269,30 @@ def _read_saved(path: Path, label: str | None) -> Given:
     if not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json")):
         raise DataError(f"{path} is a folder without train and test files or a saved data set")
     try:
-        from datasets import DatasetDict, load_from_disk
+        from datasets import load_from_disk
     except ModuleNotFoundError:
         raise DataError(f"{path}: needs datasets: pip install 'longlens[data]'") from None
-    saved = load_from_disk(str(path))
-    if not isinstance(saved, DatasetDict):
-        return _columns(path, saved.to_dict(), label)
+    return read_dataset(load_from_disk(str(path)), str(path), label)
+
+
+def read_dataset(saved: Any, path: str, label: str | None = None) -> Given:
+    """A data set of Hugging Face, or one for each split."""
+    parts = dict(saved) if hasattr(saved, "items") else {"": saved}
     every: dict[str, list[Any]] = {}
-    split: list[str] = []
-    for name, part in saved.items():
-        values = part.to_dict()
-        for key, column in values.items():
+    for part in parts.values():
+        for key, column in part.to_dict().items():
             every.setdefault(key, []).extend(column)
-        split += [str(name)] * len(part)
     given = _columns(path, every, label)
-    given.split = split
-    given.notes.append(f"split as given: {', '.join(saved)}")
+    if "" not in parts:
+        given.split = [str(name) for name, part in parts.items() for _ in range(len(part))]
+        given.notes.append(f"split as given: {', '.join(parts)}")
+    lower = {name.lower(): feature for name, feature in part.features.items()}
+    feature = lower[label.lower() if label else _first(lower, LABELS) or ""]
+    given.names = getattr(feature, "names", None)
     return given
 
 
-def _columns(path: Path, columns: dict[str, list[Any]], label: str | None) -> Given:
+def _columns(path: Path | str, columns: dict[str, list[Any]], label: str | None) -> Given:
     lower = {name.lower(): name for name in columns}
     goal = label.lower() if label else _first(lower, LABELS)
     if goal is None or goal not in lower:

@@ -106,6 +106,16 @@ def import_file(
         given.split = np.asarray(read_file(Path(split)).examples).tolist()
     if given.labels is None:
         raise DataError(f"{source} has inputs alone; give targets (--targets FILE) as well")
+    options: dict[str, Any] = dict(validation=validation, test=test, seed=seed)
+    options.update(root=root, replace=replace)
+    return import_given(given, source, name or name_of(source), kind, inputs, **options)
+
+
+def import_given(
+    given: Given, source: str, name: str, kind: str | None, inputs: str | None, **options: Any
+) -> Manifest:
+    """Make a task of what was read; `options` are those of `import_arrays`."""
+    assert given.labels is not None
     if len(given.labels) != len(given.examples):
         raise DataError(f"{source}: {len(given.examples)} examples but {len(given.labels)} labels")
     if len(given.examples) < 5:
@@ -115,10 +125,11 @@ def import_file(
         check_floats(values, f"{source}: its inputs")
     goals, names = _labels(given, kind, source)
     return import_arrays(
-        name or name_of(source), values, goals, lengths=lengths, class_names=names,
-        encoding=encoding, split=None if given.split is None else np.array(given.split),
-        vocab_size=257 if encoding else None, validation=validation, test=test, seed=seed,
-        root=root, replace=replace, notes=[f"from {Path(source).name}", *given.notes],
+        name, values, goals, lengths=lengths, class_names=names, encoding=encoding,
+        num_classes=None if names is None else len(names),
+        split=None if given.split is None else np.array(given.split),
+        vocab_size=257 if encoding else None, notes=[f"from {Path(source).name}", *given.notes],
+        **options,
     )  # fmt: skip
 
 
@@ -247,6 +258,10 @@ def _inputs(
 def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[str, ...] | None]:
     """Labels as class numbers with their names, or as numbers to predict."""
     assert given.labels is not None
+    if isinstance(given.labels[0], Sequence) and not isinstance(given.labels[0], str | bytes):
+        return np.asarray(given.labels, np.float32), None  # (T,) or (T, D) for each example
+    if given.names is not None and min(given.labels) >= 0:
+        return np.asarray(given.labels), tuple(given.names)
     words = [value.decode() if isinstance(value, bytes) else value for value in given.labels]
     numbers = _as_numbers(words)
     if kind == "regression":
