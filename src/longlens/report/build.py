@@ -14,7 +14,7 @@ from longlens.report.cells import Metric, filled
 from longlens.report.figures import groups, learning_curves, overview
 from longlens.report.findings import findings
 from longlens.report.formats import text_table
-from longlens.report.layout import Part, write_page
+from longlens.report.layout import Figure, Part, full_width, write_page
 from longlens.report.measurements import measurement_part
 from longlens.report.results import Bench, Results
 from longlens.runs.results import ResultTable
@@ -121,11 +121,19 @@ def _experiment(experiment: ResultTable, points: int) -> Part:
         folded=True,
         said=f"{_amount(experiment)}; {_in_short(experiment)}",
         text=[Markup("{}{}{}").format(said, source, made if experiment.command else "")],
-        figures=[] if experiment.quick else [p for _, p in overview(experiment, PICTURE)],
+        figures=[] if experiment.quick else _pictures(experiment),
         tables=[_without_empty(Table(whole.head, there, caption))],
         notes=notes,
         parts=list(_details(experiment, points)),
     )
+
+
+def _pictures(experiment: ResultTable) -> list[Figure]:
+    """The numbers in one picture across the page, or beside each other in several."""
+    several = [picture for _, picture in overview(experiment, PICTURE)]
+    if len(several) != 1:
+        return [*several]
+    return [full_width(lambda width: overview(experiment, PICTURE, width)[0][1])]
 
 
 def _without_empty(table: Table) -> Table:
