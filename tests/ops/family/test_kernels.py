@@ -3,8 +3,12 @@
 import pytest
 import torch
 
-from longlens.ops.family import decay_attention, explain_decay
+from longlens.ops.family import decay_attention, explain_decay, filter_values
 from longlens.ops.family.triton.gates_op import fold_gates
+from longlens.ops.las.call import Call, check
+from longlens.ops.las.decay import fold_square
+from longlens.ops.las.plan import Assumed, Plan
+from longlens.ops.las.prepare import folded_inputs
 
 from ..las.test_plan import recorded
 from .test_family import Case, error, run
@@ -15,6 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning"),
 ]
 short = pytest.mark.kernels_short
+BY_PROLOGUE = Plan("sdpa", "folded", assumed=Assumed(0.01), prologue=True)
 
 CASES = {
     "alibi": Case(2, 2, 1, 140, 140, 16, 16, ("slopes",), 0.3, False, 1),
@@ -71,6 +76,44 @@ def test_every_kernel_once(name):
     assert over_budget(CASES[name], torch.float16) == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("smoothing", ["causal", "centered"])
+def test_taps_in_the_prologue(smoothing, dtype):
+    check_taps(smoothing, dtype, True)
+
+
+@short
+def test_taps_in_the_prologue_once():
+    check_taps("centered", torch.float32, False)
+
+
+def check_taps(smoothing, dtype, learned_rates):
+    """Values that the prologue filters, and all gradients, are those of torch."""
+    source = torch.randn(3, 2, 2, 100, 16, dtype=dtype).unbind()
+    alpha = torch.tensor([0.005, 0.01], requires_grad=learned_rates)
+    taps = torch.randn(2, 5, requires_grad=True)
+    mask = torch.rand(2, 100) > 0.3
+    up = [torch.randn(2, 2, 100, 16, dtype=dtype) for _ in range(3)]
+    results = []
+    for fused in (True, False):
+        q, k, v = (t.clone().requires_grad_() for t in source)
+        if fused:
+            options = dict(alpha=alpha, taps=taps, window=5, smoothing=smoothing, key_mask=mask)
+            *outs, scale = folded_inputs(check(Call(q, k, v, **options)), BY_PROLOGUE)
+        else:
+            q_out, k_out, scale = fold_square(q, k, alpha, 0.01, 0.25)
+            outs = q_out, k_out, filter_values(v, taps, smoothing, key_mask=mask)
+        # float16 moves a power of two between the factors and the scale
+        factor = scale**0.5
+        grads = [g / factor for g in up[:2]]
+        wanted = [q, k, v, taps, *[alpha] * learned_rates]
+        grads = torch.autograd.grad(outs, wanted, [*grads, up[2]])
+        results.append([t.detach() for t in (outs[0] * factor, outs[1] * factor, outs[2], *grads)])
+    bound = 1e-5 if dtype == torch.float32 else 4e-3
+    for a, b in zip(*results, strict=True):
+        assert error(a.double(), b.double()) < bound
+
+
 @short
 def test_the_future_changes_no_bit_and_results_repeat():
     q, k, v = torch.randn(3, 1, 2, 90, 8).unbind()
@@ -115,7 +158,7 @@ def test_gates_that_lie_as_a_projection_writes_them(inside):
 
 
 @short
-@pytest.mark.parametrize("name", ["fox", "gates", "sink"])
+@pytest.mark.parametrize("name", ["fox", "gates", "sink", "last queries"])
 def test_explain_names_the_kernels_that_run(name):
     tensors, mask, _ = CASES[name].tensors(torch.float32)
     options = dict(key_mask=mask, enable_gqa=True, impl="triton")

@@ -22,8 +22,10 @@ from longlens.ops.las.folded import sdpa
 from longlens.ops.las.merge_op import merged_attention
 from longlens.ops.las.plan import Plan
 from longlens.ops.las.prepare import narrow, repeat_heads
-from longlens.ops.las.transforms import exporting, functional
+from longlens.ops.las.smoothing import reach
+from longlens.ops.las.transforms import exporting, functional, needs_formula
 from longlens.ops.las.triton.attention_op import kernel_attention
+from longlens.ops.las.triton.prologue_op import WIDEST_WINDOW, Arguments, Layout, prologue
 from longlens.ops.numerics import full_precision
 
 ROW_BLOCK = 128  # rows whose scores the formula holds at a time
@@ -34,17 +36,28 @@ def _real(call: DecayCall, x: Tensor) -> Tensor:
     return x if call.key_mask is None else x.masked_fill(~call.key_mask[:, None, :, None], 0)
 
 
-def _filtered(call: DecayCall) -> Tensor:
+def _by_prologue(call: DecayCall) -> bool:
+    """Whether the prologue of LaS, which averages, may filter by these taps instead."""
+    if call.taps is None or needs_formula(call.taps):
+        return False
+    return 1 < call.taps.shape[1] <= WIDEST_WINDOW and call.edge == "zero"
+
+
+def _filtered(call: DecayCall, plan: Plan) -> Tensor:
     """The values after the smoother, zero at masked keys; with taps as many heads as queries."""
     if call.taps is None:
         return _real(call, call.value)
     v = repeat_heads(call.query, call.value)[0]
-    return filter_values(v, call.taps, call.smoothing, call.edge, call.key_mask)
+    if not (plan.prologue and _by_prologue(call)):
+        return filter_values(v, call.taps, call.smoothing, call.edge, call.key_mask)
+    before, after = reach(call.taps.shape[1], call.smoothing)
+    layout = Layout(0, 0, v.shape[1], 1, before, after, v.shape[2], v.shape[3], taps=1)
+    return prologue(Arguments(v, mask=call.key_mask, share=call.taps, numbers=list(layout)))[2]
 
 
 def _prepared(call: DecayCall, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and filtered values, float32 at least on a CPU; heads as many as needed."""
-    q, k, v = call.query, _real(call, call.key), _filtered(call)
+    q, k, v = call.query, _real(call, call.key), _filtered(call, plan)
     if plan.route != "kernel" or call.multiplies or v.shape[1] != k.shape[1]:
         k, v = repeat_heads(q, k, v)
     if q.is_cuda or plan.impl == "triton":
@@ -74,31 +87,44 @@ def _folded(call: DecayCall, plan: Plan, q: Tensor, k: Tensor) -> tuple[Tensor, 
 
 
 def _prepare_steps(call: DecayCall, plan: Plan) -> list[str]:
-    found = [] if call.taps is None else ["filter_values"]
+    found = []
+    if call.taps is not None:
+        fused = plan.prologue and _by_prologue(call)
+        found = ["prologue_forward" if fused else "filter_values"]
     if _one_pass(call, plan):
         return [*found, "gate_sums", "gate_fold"]
     return [*found, *["scaled"] * (2 * call.multiplies)]
 
 
-def _las_call(call: DecayCall) -> Call:
-    v = call.value if call.taps is None else _filtered(call)
-    k = call.key if v.shape[1] == call.key.shape[1] else repeat_heads(call.query, call.key)[0]
-    return Call(
+def _las_call(call: DecayCall) -> tuple[Call, Plan]:
+    """Attention of LaS on filtered values, or with taps that its prologue filters by."""
+    k, v = call.key, call.value
+    if call.taps is not None:
+        k, v = repeat_heads(call.query, k, v)
+    found = Call(
         call.query, k, v, call.alpha, is_causal=call.is_causal, key_mask=call.key_mask,
         alpha_max=call.rate_max, scale=call.scale, enable_gqa=True,
     )  # fmt: skip
+    if call.taps is not None and _by_prologue(call):
+        fused = replace(found, window=call.taps.shape[1], smoothing=call.smoothing, taps=call.taps)
+        plan, _ = las.planned(fused, "auto")
+        if plan.prologue:
+            return fused, plan
+    if call.taps is not None:
+        found.value = filter_values(v, call.taps, call.smoothing, call.edge, call.key_mask)
+    return found, las.planned(found, "auto")[0]
 
 
 def run_las(call: DecayCall, plan: Plan) -> Tensor:
     """LaS attention on filtered values."""
-    return las.attend(_las_call(call), "auto")
+    return las.run(*_las_call(call)).to(call.query.dtype)
 
 
 def las_steps(call: DecayCall, plan: Plan) -> list[str]:
     """The functions and kernels of `run_las`."""
-    found = _las_call(call)
-    own = las.with_steps(found, las.planned(found, "auto")[0]).steps
-    return ["filter_values"] * (call.taps is not None) + list(own)
+    found, own = _las_call(call)
+    apart = call.taps is not None and found.taps is None
+    return ["filter_values"] * apart + list(las.with_steps(found, own).steps)
 
 
 def run_kernel(call: DecayCall, plan: Plan) -> Tensor:

@@ -52,6 +52,7 @@ class Call:
     packed: Tensor | None = None
     angles: tuple[Tensor, Tensor] | None = None
     packing: Packing | None = None  # of `las_attention_varlen`
+    taps: Tensor | None = None  # (H, window), of `ops.family`: the prologue's filter, no average
     local: Any = None  # (left, right), once checked; None: also a window wider than the sequence
     softcap: float | None = None
     sink: Tensor | None = None

@@ -46,7 +46,7 @@ def run_as(kind: int, call: Call, plan: Plan) -> Tensor:
     copies, exponent, scale = folding(call, plan)
     arguments = prologue_arguments(call, fold=True, copies=copies, exponent=exponent)
     how = (kind, call.is_causal, scale)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments[:4]):
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments[:6]):
         return _Node.apply(*arguments, how)  # type: ignore[no-untyped-call, no-any-return]
     return _attend(*prologue_op.forward_pass(*arguments), *how)[0]
 
@@ -54,7 +54,7 @@ def run_as(kind: int, call: Call, plan: Plan) -> Tensor:
 def _backend(call: Call) -> int:
     """The one that PyTorch's attention takes for such a call; users have switches for it."""
     q, cuda = call.query, torch.backends.cuda
-    tensors = (q, call.key, call.value, call.alpha)
+    tensors = (q, call.key, call.value, call.alpha, call.taps)
     return _chosen(
         (*q.shape[:3], -(-call.width // 8) * 8), q.stride(1) < q.stride(2), q.dtype, q.device,
         call.is_causal,

@@ -104,8 +104,8 @@ def prologue_arguments(call: Call, *, fold: bool, copies: int, exponent: int) ->
         v = pool(call)
         tensors, window, mask = [call.query, call.key, v], 1, None
     before, after = reach(window, call.smoothing)
-    share = None
-    if call.edge == "renormalize" and window > 1:
+    share = call.taps
+    if share is None and call.edge == "renormalize" and window > 1:
         like = v.new_empty(1, 1, v.shape[2], 1, dtype=torch.float32)
         share = window_count(like, before, after, mask).reciprocal().reshape(-1, v.shape[2])
     rows, width = v.shape[2:]
@@ -113,7 +113,9 @@ def prologue_arguments(call: Call, *, fold: bool, copies: int, exponent: int) ->
         rows, width = call.query.shape[2], -(-call.width // 8) * 8
     heads, kv_heads = call.heads
     both = (heads, kv_heads) if scales(call, fold) else (0, 0)
-    layout = Layout(*both, kv_heads, copies, before, after, rows, width, exponent)
+    layout = Layout(
+        *both, kv_heads, copies, before, after, rows, width, exponent, int(call.taps is not None)
+    )
     given: list[Any] = tensors if scales(call, fold) else [v]
     first, k, v = given if len(given) == 3 else (*given, None, None)
     alpha, (cos, sin) = call.alpha if fold else None, call.angles or (None, None)

@@ -1,4 +1,4 @@
-"""One pass before attention: rotate and scale the rows of Q and K, pool V; and its adjoint.
+"""One pass before attention: rotate and scale the rows of Q and K, pool or filter V; its adjoint.
 
 A program handles one block of rows of one head. Heads are numbered through q, k and v, so that for
 the packed output of a projection neighbouring programs read neighbouring memory. Arithmetic is in
@@ -16,7 +16,7 @@ import triton.language as tl
 # Numbers that are not worth a compilation of their own when divisible by 16 or equal to 1
 COUNTS = [
     *("rows", "keys", "mask_b", "share_b", "angle_b"),
-    *("q_heads", "k_heads", "group", "rates"),
+    *("q_heads", "k_heads", "group", "rates", "columns"),
 ]
 
 
@@ -81,6 +81,12 @@ def _sequence(starts, stops, i, length, VARLEN: tl.constexpr):
 
 
 @triton.jit
+def _tap(taps, head, t, BEFORE: tl.constexpr, AFTER: tl.constexpr):
+    """How much of the value t positions back goes into one of this head."""
+    return tl.load(taps + head * (BEFORE + AFTER + 1) + AFTER + t).to(tl.float32)
+
+
+@triton.jit
 def _scaled(
     source, target, alpha, head, cos, sin, angle_base, i, source_stride, target_stride, rows,
     distance, scale, d, D: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr,
@@ -103,10 +109,13 @@ def prologue_forward(
     mask_b, share_b, angle_b, rows, keys, centre, scale, q_heads, k_heads, group, rates,
     D: tl.constexpr, DV: tl.constexpr, OUT: tl.constexpr, WIDTH: tl.constexpr,
     BEFORE: tl.constexpr, AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr,
-    HAS_MASK: tl.constexpr, RENORMALIZE: tl.constexpr, ROTARY: tl.constexpr,
-    VARLEN: tl.constexpr,
+    HAS_MASK: tl.constexpr, RENORMALIZE: tl.constexpr, TAPS: tl.constexpr,
+    ROTARY: tl.constexpr, VARLEN: tl.constexpr,
 ):  # fmt: skip
-    """Scale, rotate and pool. k_heads counts the heads that are written, group per head read."""
+    """Scale, rotate and pool. k_heads counts the heads that are written, group per head read.
+
+    With TAPS, `share` holds a filter of BEFORE + AFTER + 1 numbers for each head of v written.
+    """
     head, b = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
     i = tl.program_id(1).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
@@ -133,10 +142,13 @@ def prologue_forward(
             present = (j >= start) & (j < stop) & (i < rows)
             if HAS_MASK:
                 present = present & (tl.load(mask + b * mask_b + j, mask=present, other=0) != 0)
-            total += _load(source, j, v_l, present, d, DV, WIDTH)
+            found = _load(source, j, v_l, present, d, DV, WIDTH)
+            if TAPS:
+                found *= _tap(share, own, t, BEFORE, AFTER)
+            total += found
         if RENORMALIZE:
             total *= tl.load(share + b * share_b + i, mask=i < rows, other=0.0)[:, None]
-        else:
+        elif not TAPS:
             total *= 1.0 / (BEFORE + AFTER + 1)
         _store(v_out + b * vo_b + own * vo_h, total, i, vo_l, i < rows, d, OUT, WIDTH)
 
@@ -167,24 +179,28 @@ def _unscaled(
 
 @triton.jit(do_not_specialize=COUNTS)
 def prologue_backward(
-    q, k, dq_out, dk_out, dv_out, dq, dk, dv, rate_gradients, alpha, mask, share, cos, sin,
+    q, k, v, dq_out, dk_out, dv_out, dq, dk, dv, rate_gradients, alpha, mask, share, cos, sin,
     starts, stops,
-    q_b, q_h, q_l, k_b, k_h, k_l,
+    q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
     qo_b, qo_h, qo_l, ko_b, ko_h, ko_l, vo_b, vo_h, vo_l,
     dq_b, dq_h, dq_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l,
-    mask_b, share_b, angle_b, rows, keys, centre, scale, q_heads, k_heads, group, rates,
+    mask_b, share_b, angle_b, rows, keys, centre, scale, q_heads, k_heads, group, rates, columns,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr,
-    RENORMALIZE: tl.constexpr, ROTARY: tl.constexpr, ALPHA_GRADIENT: tl.constexpr,
-    VARLEN: tl.constexpr,
+    RENORMALIZE: tl.constexpr, TAPS: tl.constexpr, ROTARY: tl.constexpr,
+    ALPHA_GRADIENT: tl.constexpr, TAPS_GRADIENT: tl.constexpr, VARLEN: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of q, k and v from those of the outputs. k_heads counts the heads of k itself."""
+    """Gradients of q, k and v from those of the outputs. k_heads counts the heads of k itself.
+
+    Each program also writes its share of the gradients of α, by head of q and of k, and of the
+    taps, into its row of `columns` numbers.
+    """
     head, b = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
     block = tl.program_id(1).to(tl.int64)
     i = block * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     distance = i.to(tl.float32) - centre
-    partial = rate_gradients + (b * tl.num_programs(1) + block) * (q_heads + k_heads * group)
+    partial = rate_gradients + (b * tl.num_programs(1) + block) * columns
     if head < q_heads:
         g, rate_gradient = _unscaled(
             dq_out + b * qo_b + head * qo_h, q + b * q_b + head * q_h, alpha, head, cos, sin,
@@ -212,18 +228,28 @@ def prologue_backward(
         own = head - q_heads - k_heads
         total = tl.zeros((BLOCK, WIDTH), tl.float32)
         start, stop = _sequence(starts, stops, i, rows, VARLEN)
+        real = i < keys
+        if HAS_MASK:
+            real = tl.load(mask + b * mask_b + i, mask=real, other=0) != 0
+        if TAPS_GRADIENT:
+            values = _load(v + b * v_b + own * v_h, i, v_l, real, d, DV, WIDTH)
         for member in range(group):
-            source = dv_out + b * vo_b + (own * group + member) * vo_h
+            out = own * group + member
+            source = dv_out + b * vo_b + out * vo_h
             for t in range(-AFTER, BEFORE + 1):
                 j = i + t  # the windows that hold value i
                 present = (j >= start) & (j < stop)
                 g = _load(source, j, vo_l, present, d, DV, WIDTH)
                 if RENORMALIZE:
                     g *= tl.load(share + b * share_b + j, mask=present, other=0.0)[:, None]
+                if TAPS_GRADIENT:
+                    at = q_heads + k_heads * group + out * (BEFORE + AFTER + 1) + AFTER + t
+                    tl.store(partial + at, tl.sum(tl.sum(g * values, 1), 0))
+                if TAPS:
+                    g *= _tap(share, out, t, BEFORE, AFTER)
                 total += g
-        if not RENORMALIZE:
+        if not RENORMALIZE and not TAPS:
             total *= 1.0 / (BEFORE + AFTER + 1)
         if HAS_MASK:
-            real = tl.load(mask + b * mask_b + i, mask=i < keys, other=0) != 0
             total = tl.where(real[:, None], total, 0.0)
         _store(dv + b * dv_b + own * dv_h, total, i, dv_l, i < keys, d, DV, WIDTH)

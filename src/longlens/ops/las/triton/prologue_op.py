@@ -43,6 +43,15 @@ class Layout(NamedTuple):
     rows: int  # rows written, the first ones
     width: int  # columns written; zeros beyond the input's
     exponent: int = 0  # q and k are multiplied by two to this power
+    taps: int = 0  # 1: `share` holds a filter per head (v_heads·copies, window), not an average
+    gradients: int = 0  # that are asked for, 1: of α, 2: of the taps, 3: of both
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """Sums for α's gradient, and for that of the taps, that a block of rows gives."""
+        of_taps = self.v_heads * self.copies * (self.before + self.after + 1)
+        of_alpha = self.q_heads + self.k_heads * self.copies
+        return of_alpha if self.gradients else 0, of_taps if self.gradients & 2 else 0
 
     @property
     def rates(self) -> int:
@@ -70,7 +79,7 @@ class Sides(NamedTuple):
 
     alpha: Tensor | None
     mask: Tensor | None  # which values are real
-    share: Tensor | None  # 1/count of each window, where edges are renormalised
+    share: Tensor | None  # 1/count of each window, where edges are renormalised; or taps
     cos: Tensor | None
     sin: Tensor | None
     limits: Tensor | None  # the first position and the end of the sequence of each row
@@ -127,7 +136,8 @@ def _settings(layout: Layout, D: int, DV: int, sides: SideMetas) -> dict[str, An
     return dict(
         D=D, DV=DV, WIDTH=width, BEFORE=layout.before, AFTER=layout.after,
         BLOCK=32 if width <= 128 else 16,  # tried on an H200 at widths 32 and 64
-        HAS_ALPHA=alpha is not None, HAS_MASK=mask is not None, RENORMALIZE=share is not None,
+        HAS_ALPHA=alpha is not None, HAS_MASK=mask is not None,
+        RENORMALIZE=share is not None and not layout.taps, TAPS=bool(layout.taps),
         ROTARY=cos is not None, VARLEN=limits is not None,
     )  # fmt: skip
 
@@ -199,9 +209,7 @@ def _gradients(like: Tensor, description: list[int]) -> list[Tensor]:
 
 
 @lru_cache(MOST_KEPT)
-def _backward_launch(
-    metas: tuple[Meta, ...], sides: SideMetas, layout: Layout, alpha_gradient: bool
-) -> Launch:
+def _backward_launch(metas: tuple[Meta, ...], sides: SideMetas, layout: Layout) -> Launch:
     from longlens.ops.las.triton.prologue import prologue_backward
 
     (dq, *_), _, (dv, *_) = metas[-3:]
@@ -209,8 +217,12 @@ def _backward_launch(
     heads = layout.q_heads + layout.k_heads + layout.v_heads
     return Launch(
         prologue_backward, (heads, -(-dv[2] // settings["BLOCK"]), dv[0]),
-        [*strides(*metas), *_numbers(layout, sides, dv[2], layout.k_heads)],
-        ALPHA_GRADIENT=alpha_gradient, **settings,
+        [
+            *strides(*metas), *_numbers(layout, sides, dv[2], layout.k_heads),
+            sum(layout.columns),
+        ],
+        ALPHA_GRADIENT=bool(layout.gradients & 1), TAPS_GRADIENT=bool(layout.gradients & 2),
+        **settings,
     )  # fmt: skip
 
 
@@ -219,32 +231,29 @@ def backward_pass(
     share: Tensor | None, cos: Tensor | None, sin: Tensor | None, limits: Tensor | None,
     numbers: list[int], description: list[int],
 ) -> tuple[list[Tensor], Tensor]:  # fmt: skip
-    """Gradients of the inputs from those of the outputs, and α's where `sources` holds the inputs.
+    """Gradients of the inputs from those of the outputs, and sums for those of α and the taps.
 
-    `description` is that of the inputs; α's gradient is of length 0 without them.
+    `sources` are the inputs where one of these is asked for, else it is empty; `description` is
+    that of the inputs.
     """
     layout, sides = Layout(*numbers), Sides(alpha, mask, share, cos, sin, limits)
     grads = _gradients(outs[2], description)
     dq, dk, dv = _views(grads, layout)
-    q, k = _views(sources, layout)[:2] if sources else (dq, dk)
-    tensors = [q, k, *(dense_rows(g) for g in outs), dq, dk, dv]
-    start = _backward_launch(tuple(map(meta, tensors)), sides.metas, layout, bool(sources))
-    shape = [0]
-    if sources:
-        shape = [*start.grid[:0:-1], layout.q_heads + layout.k_heads * layout.copies]
-    rates = dv.new_zeros(shape, dtype=torch.float32)
+    read = _views(sources, layout) if sources else [dq, dk, dv]
+    tensors = [*read, *(dense_rows(g) for g in outs), dq, dk, dv]
+    start = _backward_launch(tuple(map(meta, tensors)), sides.metas, layout)
+    shape = [*start.grid[:0:-1], sum(layout.columns)] if sources else [0]
+    sums = dv.new_zeros(shape, dtype=torch.float32)
     if dv.numel():
-        start([*tensors, rates, *sides.tensors])
-    if not sources:
-        return grads, rates
-    total = rates.sum((0, 1))  # partial sums in a fixed order: the same result every time
-    return grads, total[: layout.q_heads] + total[layout.q_heads :]
+        start([*tensors, sums, *sides.tensors])
+    # partial sums in a fixed order: the same result every time
+    return grads, sums.sum((0, 1)) if sources else sums
 
 
 def _gradients_like(outs: list[Tensor], sources: list[Tensor], *rest: Any) -> Any:
     *_, numbers, description = rest
-    rates = outs[2].new_empty(numbers[0] if sources else 0, dtype=torch.float32)
-    return _gradients(outs[2], description), rates
+    sums = outs[2].new_empty(sum(Layout(*numbers).columns), dtype=torch.float32)
+    return _gradients(outs[2], description), sums
 
 
 def keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -252,9 +261,12 @@ def keep(ctx: Any, inputs: Any, output: Any) -> None:
     *tensors, alpha, mask, share, cos, sin, limits, numbers = inputs
     ctx.given = [t is not None for t in tensors]
     given = [t for t in tensors if t is not None]
-    ctx.numbers, ctx.description = list(numbers), _describe(given)
-    # Only α's gradient reads the inputs again; without it nothing but shapes is kept.
-    kept = given if alpha is not None and alpha.requires_grad else []
+    layout = Layout(*numbers)
+    asked = int(alpha is not None and alpha.requires_grad)
+    asked += 2 * int(layout.taps and share.requires_grad)
+    ctx.numbers, ctx.description = list(layout._replace(gradients=asked)), _describe(given)
+    # Only these two read the inputs again; without them nothing but shapes is kept.
+    kept = given if asked else []
     ctx.kept = len(kept)
     ctx.save_for_backward(*kept, alpha, mask, share, cos, sin, limits)
 
@@ -267,10 +279,16 @@ def differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any,
     there = next(g for g in grads if g is not None)
     shapes = [(there.shape[0], h, layout.rows, layout.width) for h in heads]
     outs = [there.new_zeros(s) if g is None else g for g, s in zip(grads, shapes, strict=True)]
-    found, rates = backward(outs, sources, *sides, ctx.numbers, ctx.description)
+    found, sums = backward(outs, sources, *sides, ctx.numbers, ctx.description)
     each = iter(found)
     inputs = [next(each) if given else None for given in ctx.given]
-    return *inputs, rates.to(sides[0].dtype) if sources else None, *[None] * 6
+    d_alpha = d_taps = None
+    if layout.gradients & 1:
+        of_q, of_k = sums[: layout.columns[0]].split(heads[:2])
+        d_alpha = (of_q + of_k).to(sides[0].dtype)
+    if layout.gradients & 2:
+        d_taps = sums[layout.columns[0] :].view(sides[2].shape).to(sides[2].dtype)
+    return *inputs, d_alpha, None, d_taps, *[None] * 4
 
 
 las_prologue, _apply = fused_operator(
