@@ -135,8 +135,8 @@ def test_what_is_left_is_compared_with_what_there_was():
     )
     answer = ASK["rotary"](some)
     assert answer.short.endswith("LaS is ahead on Text (+2.5 points).")
-    assert answer.sentences[-1] == (
-        "In the same experiments without positions it is ahead on Text (+8.0 points)."
+    assert answer.sentences[0] == (
+        "Without positions, in the same experiments, it is ahead on Text (+8.0 points)."
     )
 
 

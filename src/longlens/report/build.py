@@ -64,7 +64,7 @@ def _parts(results: Results, points: int) -> Iterator[Part]:
         ("Speed and memory", list(map(_bench, results.benches))),
     ):
         if parts:
-            yield Part(title, parts=parts)
+            yield Part(title, key=title.lower().partition(":")[0].replace(" ", "-"), parts=parts)
     failures = [line for e in results.experiments for line in _failures(e)]
     failures += [line for m in results.measurements for line in audit_failures(m)]
     failures += [{"status": "unreadable", "reason": problem} for problem in results.skipped]

@@ -135,27 +135,26 @@ def settings(experiments: Iterable[ResultTable]) -> Iterator[Setting]:
 
 
 PHRASES = {
-    "ahead": "ahead on {}", "behind": "behind on {}", "level": "not to be told apart on {}",
-    "ahead once": "ahead in single runs on {}",
-    "behind once": "behind in single runs on {}",
-    "level once": "level in single runs on {}",
+    "ahead": "ahead", "behind": "behind", "level": "not to be told apart",
+    "ahead once": "ahead in single runs", "behind once": "behind in single runs",
+    "level once": "level in single runs",
 }  # fmt: skip
-MOST = 3  # of one verdict that are named
 
 
-def grouped(differences: Sequence[Difference]) -> str:
-    """Who is ahead where, as the verdicts have it: ``ahead on Text (+8.0 points)``."""
+def grouped(differences: Sequence[Difference], most: int = 3) -> str:
+    """Who is ahead where, as the verdicts have it: ``ahead on Text (+8.0 points)``.
+
+    Of a verdict at most ``most`` are named, more are counted.
+    """
     words = []
     for verdict, phrase in PHRASES.items():
-        group = [d for d in differences if d.verdict == verdict]
-        if not group:
-            continue
-        named = joined([f"{d.label} ({d.amount()}{d.unit})" for d in group])
-        if len(group) > MOST:
-            group.sort(key=lambda d: d.value)
-            low, high = group[0].amount(), group[-1].amount()
-            named = f"{len(group)} settings ({low} to {high}{group[0].unit})"
-        words.append(phrase.format(named))
+        group = sorted((d for d in differences if d.verdict == verdict), key=lambda d: -d.value)
+        if len(group) > most:
+            ends = f"{group[-1].amount()} to {group[0].amount()}{group[0].unit}"
+            words.append(f"{phrase} in {len(group)} settings ({ends})")
+        elif group:
+            named = [f"{d.label} ({d.amount()}{d.unit})" for d in group]
+            words.append(f"{phrase} on {joined(named)}")
     return joined(words, ", ", " but " if len(words) == 2 else ", and ")
 
 

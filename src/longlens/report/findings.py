@@ -62,12 +62,14 @@ def _part(question: Question, answer: Answer | None) -> Part:
     if answer is None:
         command = Markup("Not among these records; <code>{}</code> would tell.")
         return Part(question.words, question.key, text=[command.format(question.command)])
+    rest = answer.sentences[1:]
+    more = Part("In more numbers", f"{question.key}-numbers", notes=rest, folded=True)
     return Part(
         question.words,
         question.key,
         answer=answer.short,
-        text=answer.sentences,
-        notes=answer.details,
+        text=answer.sentences[:1],
         figures=answer.figures,
         evidence=[(title, address) for address, title in answer.evidence.items()],
+        parts=[more] if rest else [],
     )

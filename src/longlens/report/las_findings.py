@@ -25,7 +25,6 @@ class Answer:
     sentences: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     evidence: Mapping[str, str] = field(default_factory=dict)
-    details: Sequence[str] = ()
 
 
 # ---------------------------------------------------------------------- LaS against softmax
@@ -47,8 +46,8 @@ def with_rotary(results: Results) -> Answer | None:
                and s.options.get("positions") in (None, "none")]  # fmt: skip
     if answer is None or not without:
         return answer
-    said = f"In the same experiments without positions it is {grouped(_differences(without))}."
-    return replace(answer, sentences=[*answer.sentences, said])
+    said = f"Without positions, in the same experiments, it is {grouped(_differences(without), 1)}."
+    return replace(answer, sentences=[said, *answer.sentences])
 
 
 def with_pretraining(results: Results) -> Answer | None:
@@ -105,14 +104,8 @@ def _compared(results: Results, chosen: Sequence[Setting]) -> Answer | None:
     differences = _differences(chosen)
     rows = {d.label: {NAMES["softmax"]: d.theirs, NAMES["LaS"]: d.ours} for d in differences}
     said = list(map(_in_full, differences))
-    few = len(said) <= 4
-    return Answer(
-        f"Against softmax attention LaS is {grouped(differences)}.",
-        said if few else [],
-        _figures(results, rows),
-        _evidence(chosen),
-        [] if few else said,
-    )
+    short = f"Against softmax attention LaS is {grouped(differences)}."
+    return Answer(short, said, _figures(results, rows), _evidence(chosen))
 
 
 def _in_full(d: Difference) -> str:
@@ -155,10 +148,9 @@ def which_part(results: Results) -> Answer | None:
     said = "; ".join(short)
     return Answer(
         f"{said[:1].upper()}{said[1:]}.",
-        list(map(_parts, told or once)),
+        list(map(_parts, [*told, *once])),
         _figures(results, rows),
         _evidence(chosen),
-        list(map(_parts, once)) if told else [],
     )
 
 
@@ -174,7 +166,7 @@ def _which(setting: Setting) -> str:
 
 def _parts(setting: Setting) -> str:
     words = [
-        f"{NAMES[model]} is worth {d.amount()}{d.unit} ({d.evidence()})"
+        f"{NAMES[model]} {d.amount()}{d.unit} ({d.evidence()})"
         for model in ("S", "L")
         for d in [setting.difference(model)]
     ]

@@ -32,10 +32,9 @@ def how_fast(results: Results) -> Answer | None:
     how = ", as CUDA graphs" if graphs else ""
     return Answer(
         f"LaS takes {_range(shown)} times as long as plain attention ({where}{how}).",
-        [f"Forward and backward over {len(shown)} shapes; other machines and shapes below."],
+        [f"Forward and backward, {len(shown)} shapes.", *map(_speed, benches)],
         [full_width(lambda width: bench_pictures(main, width)[0][1])],
         {f"b-{b.name}": title_of(b) for b in benches},
-        list(map(_speed, benches)),
     )
 
 
@@ -70,10 +69,10 @@ def long_range(results: Results) -> Answer | None:
         said.append(_sure([m.values for m in audits]))
         curves = [m.values for m in audits]
         figures.append(full_width(lambda width: _shares(curves, width)))
+    said += [f"{audited(m.values)}: {plain_verdict(m.values)}" for m in audits]
     evidence = {f"m-{m.name}": m.values["title"] for m in atlases}
-    evidence |= {f"m-{m.name}": audited(m.values) for m in audits}
-    details = [f"{audited(m.values)}: {plain_verdict(m.values)}" for m in audits]
-    return Answer(said[0], said[1:], figures, evidence, details)
+    evidence |= {"audits": f"{len(audits)} audits"} if audits else {}
+    return Answer(said[0], said[1:], figures, evidence)
 
 
 def _map(tasks: Sequence[Mapping[str, Any]]) -> Figure:
