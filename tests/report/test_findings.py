@@ -1,12 +1,14 @@
 """Findings are written by rules: other records, other sentences."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 
 from longlens.cli import run
 from longlens.experiments.catalog import find
 from longlens.report.compare import Difference, settings
+from longlens.report.figures import chances, overview
 from longlens.report.findings import BEST, QUESTIONS, findings
 from longlens.report.results import Bench, Measurement, Results
 from longlens.runs.record import Record, given_options
@@ -240,3 +242,22 @@ def test_equal_seeds_have_no_interval():
     difference = setting.difference("LaS")
     assert isinstance(difference, Difference) and difference.margin == 0.0
     assert difference.verdict == "level"
+
+
+def test_chance_is_a_line_where_an_audit_knows_it():
+    (table,) = results(runs("softmax", LOW), runs("LaS", HIGH), kind="curve").experiments
+    measured = {"chance": 0.5, "majority": 0.6}
+    known = Measurement("audit_text", "audit", {"task": "text", "diagnostics": measured})
+    found = Results((table,), (known,))
+    assert chances(found) == {"text": {"chance": 50.0, "always the commonest class": 60.0}}
+    for drawn in ASK["helps"](found).figures[0]:
+        assert ">chance<" in drawn and ">always the commonest class<" in drawn
+    assert ">chance<" not in ASK["helps"](Results((table,))).figures[0][0]
+    measured["majority"] = 0.502
+    assert chances(found) == {"text": {"chance": 50.0}}
+    numbers = runs("LaS", HIGH, "64"), runs("LaS", LOW, "256")
+    (over,) = results(*numbers, kind="curve", x_label="D").experiments
+    known = {task: {"chance": 50.0} for task in ("64", "256")}
+    assert "chance" not in overview(over, "t", known=known)[0][1]  # two tasks, no common line
+    same = replace(over, records=tuple(replace(r, options={"task": "64"}) for r in over.records))
+    assert "chance: 50.0 %" in overview(same, "t", known=known)[0][1]

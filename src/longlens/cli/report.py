@@ -13,7 +13,7 @@ from longlens.files import write_output
 from longlens.report.atlas import draw_atlas
 from longlens.report.audit_chart import draw_audit
 from longlens.report.bench import bench_pictures
-from longlens.report.figures import overview
+from longlens.report.figures import chances, overview
 from longlens.report.formats import BLOCK, update_blocks, write_tables
 from longlens.report.measurements import profiles
 from longlens.report.results import Results, read_results, show_all
@@ -122,8 +122,9 @@ def _write(path: Path, text: str) -> None:
 
 def pictures(results: Results) -> Iterator[tuple[str, str]]:
     """Yield the charts that are files of their own: their names and SVG."""
+    known = chances(results)
     for experiment in results.experiments:
-        drawn = [] if experiment.quick else overview(experiment, experiment.title, WIDTH)
+        drawn = [] if experiment.quick else overview(experiment, experiment.title, WIDTH, known)
         for column, picture in drawn:
             name = re.sub(r"\W+", "-", f"{experiment.name} {column}".strip().lower()).strip("-")
             yield f"{name}.svg", standalone(picture)

@@ -11,7 +11,7 @@ from longlens.report.atlas import atlas_part
 from longlens.report.audits import audit_failures, audit_part
 from longlens.report.bench import bench_conditions, bench_pictures, bench_table, title_of
 from longlens.report.cells import Metric, filled
-from longlens.report.figures import groups, learning_curves, overview
+from longlens.report.figures import Chances, chances, groups, learning_curves, overview
 from longlens.report.findings import findings
 from longlens.report.formats import text_table
 from longlens.report.layout import Figure, Part, full_width, write_page
@@ -56,9 +56,10 @@ def _parts(results: Results, points: int) -> Iterator[Part]:
     others = [m for m in results.measurements if m.kind in ("lens", "comparison")]
     yield from findings(results)
     yield Part("How to read the numbers", notes=READING, folded=True)
+    known = chances(results)
     reach = [*map(atlas_part, atlases), *map(audit_part, audits)]
     for title, parts in (
-        ("Tables and figures", [_experiment(e, points) for e in results.experiments]),
+        ("Tables and figures", [_experiment(e, points, known) for e in results.experiments]),
         ("Audits: how far must a model see?", reach),
         ("Inside the models", list(map(measurement_part, others))),
         ("Speed and memory", list(map(_bench, results.benches))),
@@ -100,7 +101,7 @@ def _in_short(experiment: ResultTable) -> str:
     return f"{better} of {len(cells)} numbers better than published ({ends})"
 
 
-def _experiment(experiment: ResultTable, points: int) -> Part:
+def _experiment(experiment: ResultTable, points: int, known: Chances) -> Part:
     metric = Metric(experiment.metric)
     whole = text_table(experiment)
     there = [row for row in whole.rows if set(row[1:]) - {MISSING}]
@@ -121,19 +122,19 @@ def _experiment(experiment: ResultTable, points: int) -> Part:
         folded=True,
         said=f"{_amount(experiment)}; {_in_short(experiment)}",
         text=[Markup("{}{}{}").format(said, source, made if experiment.command else "")],
-        figures=[] if experiment.quick else _pictures(experiment),
+        figures=[] if experiment.quick else _pictures(experiment, known),
         tables=[_without_empty(Table(whole.head, there, caption))],
         notes=notes,
-        parts=list(_details(experiment, points)),
+        parts=list(_details(experiment, points, known)),
     )
 
 
-def _pictures(experiment: ResultTable) -> list[Figure]:
+def _pictures(experiment: ResultTable, known: Chances) -> list[Figure]:
     """The numbers in one picture across the page, or beside each other in several."""
-    several = [picture for _, picture in overview(experiment, PICTURE)]
+    several = [picture for _, picture in overview(experiment, PICTURE, known=known)]
     if len(several) != 1:
         return [*several]
-    return [full_width(lambda width: overview(experiment, PICTURE, width)[0][1])]
+    return [full_width(lambda width: overview(experiment, PICTURE, width, known)[0][1])]
 
 
 def _without_empty(table: Table) -> Table:
@@ -143,10 +144,10 @@ def _without_empty(table: Table) -> Table:
     return Table(cut[0], cut[1:], table.caption)
 
 
-def _details(experiment: ResultTable, points: int) -> Iterator[Part]:
+def _details(experiment: ResultTable, points: int, known: Chances) -> Iterator[Part]:
     """What is below the table of an experiment."""
     for split, title in (("validation", "Learning curves"), ("train", "Training loss")):
-        if curves := list(learning_curves(experiment, split, points)):
+        if curves := list(learning_curves(experiment, split, points, known)):
             key = f"{split}-{experiment.name}"
             yield Part(title, key=key, folded=True, figures=curves)
     if tables := list(groups(experiment)):

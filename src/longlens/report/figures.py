@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean
 
 from longlens.charts import Line, dot_chart, line_chart
@@ -18,7 +18,39 @@ MOST_LINES = 12  # of one chart of learning curves
 OPERATORS = ("MIN", "MAX", "MED", "SM")  # ListOps, as its records number them
 
 
-def overview(experiment: ResultTable, title: str, width: int = 400) -> list[tuple[str, str]]:
+Chances = Mapping[str, Mapping[str, float]]  # task to the names and values of its levels
+
+
+def chances(results: Results) -> Chances:
+    """Chance, and what always naming the commonest class gives, in per cent, as audits know it."""
+    known: dict[str, dict[str, float]] = {}
+    for audit in (m.values for m in results.measurements if m.kind == "audit"):
+        measured = audit.get("diagnostics") or {}
+        chance, most = measured.get("chance", audit.get("chance")), measured.get("majority") or 0
+        if chance is not None:
+            levels = {"chance": chance, "always the commonest class": most}
+            known[str(audit.get("task"))] = {
+                n: 100 * v for n, v in levels.items() if v > chance + 0.005 or n == "chance"
+            }
+    return known
+
+
+def _levels(records: Iterable[Record], metric: Metric, known: Chances) -> Mapping[str, float]:
+    """Those of the task of some records, if they share one and are judged by accuracy."""
+    tasks = {str(record.options.get("task")) for record in records}
+    return known.get(tasks.pop(), {}) if len(tasks) == 1 and metric.name == "accuracy" else {}
+
+
+def _across(levels: Mapping[str, float], lines: Sequence[Line]) -> list[Line]:
+    """Levels as lines across a chart."""
+    xs = [x for line in lines for x, _ in line.points]
+    return [Line(f"{name}: {y:.1f} %", [(min(xs), y), (max(xs), y)], style, hollow=True)
+            for style, (name, y) in enumerate(levels.items(), 6)]  # fmt: skip
+
+
+def overview(
+    experiment: ResultTable, title: str, width: int = 400, known: Chances | None = None
+) -> list[tuple[str, str]]:
     """Our numbers beside the published ones: names and pictures, none where we have none.
 
     One picture where columns are few; else one a column. Rows that were published and not run here
@@ -28,33 +60,41 @@ def overview(experiment: ResultTable, title: str, width: int = 400) -> list[tupl
     ours = [cell for cell in cells if cell.mean is not None]
     if not ours:
         return []
-    if experiment.kind == "curve" and (picture := _over_x(experiment, title, width)):
+    if experiment.kind == "curve" and (picture := _over_x(experiment, title, width, known or {})):
         return [("", picture)]
     beside = {cell.column for cell in ours if cell.comparable}
     shown = [c for c in cells if c.mean is not None or (c.published and c.column in beside)]
     columns = [name for name in experiment.columns if any(c.column == name for c in shown)]
     if len(columns) <= MOST_SERIES:
-        return [("", _dots(title, shown, width))]
-    return [(name, _dots(name, [c for c in shown if c.column == name], width)) for name in columns]
+        return [("", _dots(title, shown, width, known or {}))]
+    by = {name: [c for c in shown if c.column == name] for name in columns}
+    return [(name, _dots(name, some, width, known or {})) for name, some in by.items()]
 
 
-def _dots(title: str, cells: Sequence[TableCell], width: int) -> str:
+def _dots(title: str, cells: Sequence[TableCell], width: int, known: Chances) -> str:
     """Rows as lines, columns as series; a stand-in says so, and nothing published is beside it."""
     ours: dict[str, dict[str, float]] = {}
     theirs: dict[str, dict[str, float]] = {}
+    spread: dict[str, dict[str, float]] = {}
     for cell in cells:
         column = cell.column + (" *" if cell.stands_in_for else "")
         values = ours.setdefault(cell.row, {})
         if cell.mean is not None:
             values[column] = cell.mean
+        if cell.deviation:
+            spread.setdefault(cell.row, {})[column] = cell.deviation
         if cell.published is not None and (cell.comparable or cell.mean is None):
             theirs.setdefault(cell.row, {})[column] = cell.published
     stand_in = any(cell.stands_in_for for cell in cells)
     label = cells[0].metric.label + ("; *: stand-in data" if stand_in else "")
-    return dot_chart(title, ours, label, hollow=theirs, log=False, width=width)
+    there = _levels((r for cell in cells for r in cell.records), cells[0].metric, known)
+    levels = {name: dict.fromkeys(ours, value) for name, value in there.items()}
+    return dot_chart(
+        title, ours, label, hollow=theirs, spread=spread, levels=levels, log=False, width=width
+    )
 
 
-def _over_x(experiment: ResultTable, title: str, width: int) -> str | None:
+def _over_x(experiment: ResultTable, title: str, width: int, known: Chances) -> str | None:
     """An experiment whose columns are numbers, as curves; None if they are none."""
     try:
         xs = {column: float(column) for column in experiment.columns}
@@ -72,13 +112,16 @@ def _over_x(experiment: ResultTable, title: str, width: int) -> str | None:
     places = sorted({x for line in lines for x, _ in line.points})  # where there is something
     if not places:
         return None
+    lines += _across(_levels(experiment.records, Metric(experiment.metric), known), lines)
     return line_chart(
         title, lines, experiment.x_label or "x", Metric(experiment.metric).label,
         log_x=places[0] > 0 and places[-1] >= 16 * places[0], x_ticks=places, width=width,
     )  # fmt: skip
 
 
-def learning_curves(experiment: ResultTable, split: str, points: int) -> Iterator[str]:
+def learning_curves(
+    experiment: ResultTable, split: str, points: int, known: Chances
+) -> Iterator[str]:
     """For every column a chart of its runs: ``train`` shows the loss, ``validation`` the metric.
 
     A run that did not finish ends with a cross.
@@ -101,6 +144,8 @@ def learning_curves(experiment: ResultTable, split: str, points: int) -> Iterato
             continue
         kept = sorted(best, key=lambda pair: pair[0], reverse=True)[:MOST_LINES]
         lines = [one for pair in best if pair in kept for one in pair[1]]
+        there = (record for row in cells.values() for record in row[column].records)
+        lines += _across(_levels(there, metric, known), lines)
         name = column if experiment.kind == "table" else f"{experiment.x_label} {column}"
         if len(best) > len(kept):
             name += f": {len(kept)} best of {len(best)} rows"
@@ -135,30 +180,18 @@ def cell_figure(
               for r, cells in rows.items()}  # fmt: skip
     theirs = {r: {s: c.published for s, c in cells.items() if c.published and c.comparable}
               for r, cells in rows.items() if goals is None}  # fmt: skip
-    levels = {**_chance(results, rows), **(goals or {})}
+    levels: dict[str, dict[str, float]] = {}
+    for row, cells in rows.items():
+        records = (record for cell in cells.values() for record in cell.records)
+        for name, level in _levels(records, metric, chances(results)).items():
+            levels.setdefault(name, {})[row] = level
+    levels |= {name: dict(marks) for name, marks in (goals or {}).items()}
     return full_width(
         lambda width: dot_chart(
             title, values, metric.label, hollow=theirs, spread=spread, levels=levels, log=False,
             digits=1 if metric.name == "accuracy" else 3, width=width,
         )
     )  # fmt: skip
-
-
-def _chance(results: Results, rows: Rows) -> dict[str, dict[str, float]]:
-    """Chance, and what always naming the commonest class gives, as audits of the tasks know it."""
-    known = {m.values.get("task"): m.values for m in results.measurements if m.kind == "audit"}
-    levels: dict[str, dict[str, float]] = {"chance": {}, "always the commonest class": {}}
-    for row, cells in rows.items():
-        cell = next(iter(cells.values()))
-        audit = known.get(cell.scored[0][0].options.get("task"), {})
-        if cell.metric.name != "accuracy" or audit.get("chance") is None:
-            continue
-        measured = audit.get("diagnostics") or {}
-        chance, most = measured.get("chance", audit["chance"]), measured.get("majority") or 0
-        levels["chance"][row] = 100 * chance
-        if most > chance + 0.005:
-            levels["always the commonest class"][row] = 100 * most
-    return {name: marks for name, marks in levels.items() if marks}
 
 
 def groups(experiment: ResultTable) -> Iterator[Table]:

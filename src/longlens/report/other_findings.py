@@ -60,6 +60,7 @@ def _range(values: Sequence[float]) -> str:
 def long_range(results: Results) -> Answer | None:
     """How far models must see: an atlas of many tasks, and audits of single ones."""
     audits = [m for m in results.measurements if m.kind == "audit" and m.values.get("curve")]
+    audits.sort(key=lambda m: not (m.values.get("verdict") or {}).get("decided"))
     atlases = [m for m in results.measurements if m.kind == "atlas" and m.values["tasks"]]
     if not audits and not atlases:
         return None
