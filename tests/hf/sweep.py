@@ -1,10 +1,12 @@
 """Any model class of transformers with LaS attention: right, or refused, or neither.
 
-`python -m tests.hf.sweep` tries every class of the registry and prints a table.
+`python -m tests.hf.sweep` tries every class of the registry, and prints the row of
+`results/hf_sweep.csv` at its end.
 """
 
 import collections
 import copy
+import datetime
 import inspect
 import re
 import signal
@@ -232,10 +234,25 @@ def sweep(classes):
         yield kind, name, verdict, detail
 
 
+def summary(rows):
+    """The row of `results/hf_sweep.csv` that a sweep makes."""
+    counts = collections.Counter(row[2] for row in rows)
+    errors = [[float(n) for n in row[3].split()] for row in rows if row[2] == "works"]
+    fine = ("works", "refuses", "no attention", "not tried")
+    return dict(
+        transformers=transformers.__version__, torch=torch.__version__,
+        date=datetime.date.today().isoformat(), classes=len(rows),
+        tried=len(rows) - counts["not tried"], work=counts["works"], refuse=counts["refuses"],
+        no_attention=counts["no attention"], wrong=sum(counts.values()) - sum(counts[verdict] for verdict in fine),
+        error_las=max(e[0] for e in errors), error_own=max(e[1] for e in errors),
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
-    counts = collections.Counter()
     step = int(sys.argv[1]) if len(sys.argv) > 1 else 1
+    tried = []
     for row in sweep(registered_classes()[::step]):
-        counts[row[2]] += 1
+        tried.append(row)
         print("\t".join(row).replace("\n", " "), flush=True)
-    print(transformers.__version__, dict(counts))
+    found = summary(tried)
+    print(",".join(found), ",".join(map(str, found.values())), sep="\n")
