@@ -16,7 +16,7 @@ PICTURES := lineup ops_h200_graph audit_image audit_far-order lens_image_attenti
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-slow test-kernels test-faults test-adversarial test-gpu bench report docs docs-serve clean
+.PHONY: help demo test lint format test-slow test-kernels test-faults test-adversarial test-gpu bench report docs docs-serve hub-kernel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,9 @@ docs: $(BIN)/.installed ## the documentation as a site in build/site; a warning 
 
 docs-serve: $(BIN)/.installed ## the same at http://127.0.0.1:8000, built anew as you write
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
+
+hub-kernel: $(BIN)/.installed ## LaS attention as a kernel of the Hugging Face Hub, in build/hub-kernel
+	$(BIN)/python hub/make.py $(if $(REPO_ID),--repo-id $(REPO_ID))
 
 clean: ## remove .venv and the caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist

@@ -243,7 +243,8 @@ def summary(rows):
         transformers=transformers.__version__, torch=torch.__version__,
         date=datetime.date.today().isoformat(), classes=len(rows),
         tried=len(rows) - counts["not tried"], work=counts["works"], refuse=counts["refuses"],
-        no_attention=counts["no attention"], wrong=sum(counts.values()) - sum(counts[verdict] for verdict in fine),
+        no_attention=counts["no attention"],
+        wrong=len(rows) - sum(counts[verdict] for verdict in fine),
         error_las=max(e[0] for e in errors), error_own=max(e[1] for e in errors),
     )  # fmt: skip
 
