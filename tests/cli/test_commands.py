@@ -49,6 +49,15 @@ def test_bench_writes_rows_with_provenance(tmp_path, capsys):
     assert float(rows[1]["error"]) < 1e-5 and rows[1]["path"] == "folded"
 
 
+def test_bench_of_a_sliding_window(tmp_path):
+    path = tmp_path / "rows.csv"
+    words = ["--shapes", "1,2,64,8", "--device", "cpu", "--seconds", "0.01", "--local", "16"]
+    assert main(["bench", "ops", *words, "--output", str(path)]) == 0
+    rows = {row["implementation"]: row for row in csv.DictReader(path.read_text().splitlines())}
+    assert rows["LaS"]["path"] == "local" and float(rows["LaS"]["error"]) < 1e-5
+    assert rows["LaS, no sliding window"]["path"] == "folded"
+
+
 def test_bench_of_the_family(tmp_path):
     path = tmp_path / "rows.csv"
     words = ["--shapes", "1,2,40,8", "--seconds", "0.01", "--device", "cpu", "--output", str(path)]

@@ -26,6 +26,7 @@ DEFAULT_SHAPES = {
 EAGER_LIMIT = 2**31  # bytes of one score matrix, above which eager Eq. 4 is left out
 EXACT_ROWS = 64  # queries for which the float64 result is computed
 PLAIN, EAGER, FLEX, TRITON = "plain SDPA", "eager Eq. 4", "FlexAttention", "LaS, Triton"
+WHOLE = "LaS, no sliding window"
 
 
 def ops(
@@ -36,6 +37,7 @@ def ops(
     bound: float = 1e-3,
     smoothing: str | None = None,
     causal: bool = True,
+    local: int | None = None,
     flex: bool | None = None,
     eager: bool = True,
     seconds: float = 2.0,
@@ -51,6 +53,8 @@ def ops(
         bound: bound B of the decay rates.
         smoothing: causal, centered or masked; default: causal if causal else centered.
         causal: whether attention is causal.
+        local: attend inside a sliding window of this many keys; plain attention and one row of
+            LaS attention have none.
         flex: include FlexAttention; default: on cuda only (on a CPU it compiles for a while and
             has no backward).
         eager: include eager Eq. 4, where its score matrix is below 2 GiB.
@@ -63,7 +67,7 @@ def ops(
     for shape in read_shapes(shapes or DEFAULT_SHAPES[target.type], "B,H,L,D"):
         las = dict(
             alpha=decay_rates(shape[1], bound, device=target), alpha_max=bound, window=window,
-            smoothing=smoothing, is_causal=causal,
+            smoothing=smoothing, is_causal=causal, local=local,
         )  # fmt: skip
         inputs = [torch.randn(shape, device=target, dtype=kind) for _ in range(4)]
         forms = _forms(inputs[:3], las, eager)
@@ -80,6 +84,8 @@ def _forms(qkv: Sequence[Tensor], las: dict[str, Any], eager: bool) -> dict[str,
         PLAIN: lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal),
         "LaS": lambda q, k, v: las_attention(q, k, v, **las),
     }
+    if las["local"] is not None:
+        forms[WHOLE] = lambda q, k, v: las_attention(q, k, v, **las | dict(local=None))
     if explain(*qkv, **las).impl != "triton" and why_not(q.device, q.dtype, q.shape[3]) is None:
         forms[TRITON] = lambda q, k, v: las_attention(q, k, v, impl="triton", **las)
     B, H, L, _ = q.shape
@@ -148,7 +154,7 @@ def _errors(
     errors = {}
     with torch.no_grad():
         for name, form in forms.items():
-            if name != PLAIN:
+            if name not in (PLAIN, WHOLE):
                 out = form(q, k, v)[:, :, -EXACT_ROWS:].double()
                 errors[name] = float((out - exact).abs().max() / exact.abs().max())
     return errors
@@ -157,6 +163,8 @@ def _errors(
 def _path(name: str, qkv: Sequence[Tensor], las: dict[str, Any]) -> str:
     if name == TRITON:
         return "triton"
+    if name == WHOLE:
+        return explain(*qkv, **las | dict(local=None)).route
     return explain(*qkv, **las).route if name == "LaS" else ""
 
 
@@ -166,7 +174,7 @@ def _flex(las: dict[str, Any]) -> Attention:
 
     from longlens.ops.las.smoothing import pool_values
 
-    alpha, causal = las["alpha"], las["is_causal"]
+    alpha, causal, local = las["alpha"], las["is_causal"], las["local"]
     smoothing = las["smoothing"] or ("causal" if causal else "centered")
     if smoothing == "masked":
         raise ValueError("flex: FlexAttention has no form for smoothing='masked'; use flex=false")
@@ -178,12 +186,16 @@ def _flex(las: dict[str, Any]) -> Attention:
     compiled = torch.compile(flex_attention)
     masks: dict[int, Any] = {}
 
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if local is None:
+            return i >= j
+        near: Tensor = (i - j).abs() < local
+        return near & (i >= j) if causal else near
+
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         n = q.shape[2]
-        if causal and n not in masks:
-            masks[n] = create_block_mask(
-                lambda b, h, i, j: i >= j, None, None, n, n, device=str(q.device)
-            )
+        if (causal or local is not None) and n not in masks:
+            masks[n] = create_block_mask(seen, None, None, n, n, device=str(q.device))
         pooled = pool_values(v, las["window"], smoothing, "zero", None)
         out: Tensor = compiled(q, k, pooled, score_mod=decay, block_mask=masks.get(n))
         return out

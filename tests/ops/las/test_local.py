@@ -7,8 +7,11 @@ from hypothesis import given, settings
 from torch.nn import functional as F
 
 from longlens import decay_rates, explain, las_attention, las_weights
-from longlens.ops.las import las_attention_varlen
+from longlens.ops.las import las_attention_varlen, local
+from longlens.ops.las.call import Call
+from longlens.ops.las.call import check as check_call
 from longlens.ops.las.decode import LaSCache
+from longlens.ops.las.plan import Assumed, Plan
 
 from .cases import Case, cases, error, local_cases, over_budget, run
 from .oracle import oracle
@@ -69,13 +72,13 @@ def test_a_window_over_everything_is_none(case):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("local", [1, 9, 64])
-def test_without_decay_and_smoothing_it_is_sdpa_with_a_band(causal, local):
+@pytest.mark.parametrize("size", [1, 9, 64])
+def test_without_decay_and_smoothing_it_is_sdpa_with_a_band(causal, size):
     q, k, v = torch.randn(3, 2, 2, 150, 8).unbind()
     distance = torch.arange(150)[:, None] - torch.arange(150)
-    mask = (distance < local) & ((distance >= 0) if causal else (distance > -local))
+    mask = (distance < size) & ((distance >= 0) if causal else (distance > -size))
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    torch.testing.assert_close(las_attention(q, k, v, is_causal=causal, local=local), expected)
+    torch.testing.assert_close(las_attention(q, k, v, is_causal=causal, local=size), expected)
 
 
 ROUTES = [
@@ -146,6 +149,27 @@ def test_packed_sequences(case):
         piece = [t[:1, :, start:stop] for t in (q, k, v)]
         expected = las_attention(*piece, impl="reference", **options)
         assert error(found[start:stop].transpose(0, 1)[None], expected) < 1e-10
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_the_flash_operator_is_asked_for(causal, monkeypatch):
+    """The operator of CUDA devices, (B, L, H, D) and a window, stood in for by its definition."""
+
+    def operator(q, k, v, *given, scale, window_size_left, window_size_right):
+        assert given == (None, None, 150, 150, 0.0, False, False)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        distance = torch.arange(150)[:, None] - torch.arange(150)
+        seen = (distance <= window_size_left) & (distance >= -window_size_right)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
+        return (out.transpose(1, 2),)
+
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", operator, raising=False)
+    alpha = decay_rates(2, 0.1) if causal else None
+    options = dict(alpha=alpha, is_causal=causal, window=3, local=20)
+    tensors = [torch.randn(1, 2, 150, 8, dtype=torch.float64) for _ in range(3)]
+    call = check_call(Call(*tensors, **options))
+    found = local.run_sliding(call, Plan("sdpa", "sliding", assumed=Assumed(0.1)))
+    assert error(found, las_attention(*tensors, impl="reference", **options)) < 1e-10
 
 
 @pytest.mark.parametrize("smoothing", ["causal", "masked"])
@@ -262,8 +286,8 @@ class TestKernels:
 @pytest.mark.parametrize("rate", [None, 1e-3, 0.5])
 def test_error_budget_on_a_gpu(impl, dtype, rate):
     for causal in (True, False):
-        for seed, (keys, local) in enumerate(((301, 16), (301, 130), (1000, 256), (257, 1))):
-            options = dict(is_causal=causal, window=5, local=local)
+        for seed, (keys, size) in enumerate(((301, 16), (301, 130), (1000, 256), (257, 1))):
+            options = dict(is_causal=causal, window=5, local=size)
             case = Case(2, 2, 2, keys, keys, 64, 64, rate, seed == 1, seed, options)
             assert over_budget(case, impl, dtype, "cuda") == [], case
 

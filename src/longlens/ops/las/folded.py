@@ -61,13 +61,13 @@ def sdpa(
         q, k, v = separate_rows(q), separate_rows(k), separate_rows(v)
         out = F.scaled_dot_product_attention(q, k, v, **options)
         if out.is_cuda and out.requires_grad:
-            out = _with_dense_gradient(out)
+            out = with_dense_gradient(out)
     if mask is not None and q.device.type != "cpu":  # not every kernel gives zeros here
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0)
     return out
 
 
-def _with_dense_gradient(out: Tensor) -> Tensor:
+def with_dense_gradient(out: Tensor) -> Tensor:
     """`out`, whose gradient will lie in memory as it does; `laid_out` says why."""
     if torch.compiler.is_compiling():
         return _DenseGradient.apply(out)  # type: ignore[no-untyped-call, no-any-return]

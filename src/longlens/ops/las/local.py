@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from longlens.ops.las.call import Call
 from longlens.ops.las.decay import FOLD_RANGE, fold, fold_square
 from longlens.ops.las.flash import FLASH
+from longlens.ops.las.folded import with_dense_gradient
 from longlens.ops.las.merge_op import merged_attention
 from longlens.ops.las.operands import operator_ready
 from longlens.ops.las.parts import Parts
@@ -85,6 +86,8 @@ def run_sliding(call: Call, plan: Plan) -> Tensor:
         q, k, v, None, None, q.shape[1], k.shape[1], 0.0, False, False, scale=scale,
         window_size_left=left, window_size_right=right,
     )[0]  # fmt: skip
+    if out.requires_grad:
+        out = with_dense_gradient(out)
     return narrow(out.transpose(1, 2), call.value.shape[3])
 
 
