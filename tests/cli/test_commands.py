@@ -65,9 +65,14 @@ def test_bench_of_the_family(tmp_path):
     rows = {row["implementation"]: row for row in csv.DictReader(path.read_text().splitlines())}
     assert {name: row["path"] for name, row in rows.items()} == {
         "plain SDPA": "", "LaS": "", "LaS, taps": "las", "ALiBi": "folded", "FoX": "folded",
-        "Wall": "folded",
+        "Wall": "folded", "sink": "merged",
     }  # fmt: skip
-    assert all(float(rows[name]["error"]) < 1e-5 for name in ("LaS, taps", "ALiBi", "FoX", "Wall"))
+    assert all(float(row["error"]) < 1e-5 for row in rows.values() if row["path"])
+
+
+def test_bench_of_the_family_beside_fla_needs_it(capsys):
+    assert main(["bench", "family", "--device", "cpu", "--fla", "true"]) != 0
+    assert "fla needs a cuda device" in capsys.readouterr().err
 
 
 def test_bench_of_training_steps(tmp_path, capsys):

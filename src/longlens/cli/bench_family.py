@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ def family(
     dtype: str = "auto",
     window: int = 5,
     seconds: float = 2.0,
+    fla: bool = False,
     output: Path | None = None,
 ) -> int:
     """Compare causal attention with decays and smoothers of the family with plain attention.
@@ -42,13 +44,17 @@ def family(
         dtype: float32, bfloat16, float16 or auto (bfloat16 on cuda, float32 on cpu).
         window: width P of the smoothing.
         seconds: time to spend on each comparison.
+        fla: also time the kernels of flash-linear-attention (the package `fla`, on cuda) for forget
+            gates and Wall attention, which tune themselves for a minute or two first.
         output: also write the rows to this CSV file, with hardware, versions and commit.
     """
     target = find_device(device)
     kind = find_dtype(dtype, target)
+    if fla and (target.type != "cuda" or importlib.util.find_spec("fla") is None):
+        raise ValueError("fla needs a cuda device and the package flash-linear-attention")
     rows = Rows(target, output)
     for shape in read_shapes(shapes or SHAPES[target.type], "B,H,L,D"):
-        rows.add(_compare(shape, target, kind, window, seconds))
+        rows.add(_compare(shape, target, kind, window, seconds, fla))
     return 0
 
 
@@ -66,20 +72,48 @@ def _decays(shape: list[int], device: torch.device, window: int) -> dict[str, di
         "ALiBi": dict(slopes=decay_rates(H, 1e-2, device=device).requires_grad_()),
         "FoX": dict(log_forget=gates["log_forget"].requires_grad_()),
         "Wall": dict(log_gate=gates["log_gate"].requires_grad_(), rate_max=RATE_MAX),
+        "sink": dict(sink=torch.zeros(H, device=device, requires_grad=True)),
     }
 
 
+def _others() -> dict[str, Callable[..., Tensor]]:
+    """The same by flash-linear-attention, whose heads lie inside positions."""
+
+    def form(name: str, gate: str) -> Callable[..., Tensor]:
+        kernel = getattr(importlib.import_module(f"fla.ops.{name}"), f"parallel_{name}")
+
+        def run(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+            tensors = (t.transpose(1, 2) for t in (q, k, v, options[gate]))
+            out: Tensor = kernel(*tensors)
+            return out.transpose(1, 2)
+
+        return run
+
+    return {
+        "FoX, fla": form("forgetting_attn", "log_forget"),
+        "Wall, fla": form("wall_attn", "log_gate"),
+    }
+
+
+def _heads_inside(x: Any) -> Any:
+    """A tensor (B, H, L, ...) as a leaf whose memory holds (B, L, H, ...)."""
+    if not isinstance(x, Tensor):
+        return x
+    return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+
+
 def _compare(
-    shape: list[int], device: torch.device, dtype: torch.dtype, window: int, seconds: float
-) -> list[Row]:
+    shape: list[int], device: torch.device, dtype: torch.dtype, window: int, seconds: float,
+    fla: bool,
+) -> list[Row]:  # fmt: skip
     """A row for each form: forward and backward, beside the others, and its error."""
     q, k, v, grad = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
     qkv = [t.requires_grad_() for t in (q, k, v)]
     las = dict(alpha=decay_rates(shape[1], RATE_MAX, device=device), alpha_max=RATE_MAX)
 
-    def both(form: Callable[..., Tensor], options: dict[str, Any]) -> Work:
+    def both(form: Callable[..., Tensor], options: dict[str, Any], given: Any = qkv) -> Work:
         sides = [t for t in options.values() if isinstance(t, Tensor) and t.requires_grad]
-        return lambda: torch.autograd.grad(form(*qkv, **options), [*qkv, *sides], grad)
+        return lambda: torch.autograd.grad(form(*given, **options), [*given, *sides], grad)
 
     decays = _decays(shape, device, window)
     works = {
@@ -87,6 +121,10 @@ def _compare(
         "LaS": both(las_attention, {**las, "window": window}),
         **{name: both(decay_attention, options) for name, options in decays.items()},
     }
+    others = _others() if fla else {}
+    for name, form in others.items():
+        options = {n: _heads_inside(x) for n, x in decays[name.split(",")[0]].items()}
+        works[name] = both(form, options, [_heads_inside(t) for t in qkv])
     times = side_by_side(works, device, seconds)
     replayed: dict[str, float] = {}
     if device.type == "cuda":
@@ -102,20 +140,24 @@ def _compare(
             "ratio_to_plain": times[name] / times["plain SDPA"],
             "graph_ms": replayed.get(name, math.nan),
             "graph_ratio": replayed.get(name, math.nan) / replayed.get("plain SDPA", math.nan),
-            "error": _error(qkv, decays[name]) if name in decays else math.nan,
+            "error": _error(qkv, decays.get(name.split(", fla")[0]), others.get(name)),
         }
         for name in works
     ]
 
 
 @torch.no_grad()
-def _error(qkv: list[Tensor], options: dict[str, Any]) -> float:
+def _error(
+    qkv: list[Tensor], options: dict[str, Any] | None, form: Callable[..., Tensor] | None
+) -> float:
     """The largest error against float64, over the last rows of the first sequence."""
+    if options is None:
+        return math.nan
     first: dict[str, Any] = {
         n: t[:1] if isinstance(t, Tensor) and t.ndim > 2 else t for n, t in options.items()
     }
     rows = 1 if "log_gate" in options else EXACT_ROWS  # the formula holds a score per channel
     q, k, v = (t[:1].double() for t in qkv)
     exact = decay_attention(q[:, :, -rows:], k, v, impl="reference", **first)
-    found = decay_attention(*qkv, **options)[:1, :, -rows:].double()
+    found = (form or decay_attention)(*qkv, **options)[:1, :, -rows:].double()
     return float((found - exact).abs().max() / exact.abs().max())
