@@ -71,7 +71,7 @@ def test_no_more_is_said_than_the_spread_allows():
     image = runs("softmax", (0.5,), "Image"), runs("LaS", (0.4,), "Image")
     both = ASK["helps"](results(runs("softmax", LOW), runs("LaS", HIGH), *image))
     assert both.short == (
-        "Against softmax attention LaS is ahead on Text (+8.0 points) but behind in single runs on "
+        "Against softmax attention LaS is ahead on Text (+8.0 points) and behind in single runs on "
         "Image (−10.0 points)."
     )
 
@@ -106,13 +106,24 @@ def parts(decay, smoothing):
 def test_which_part_helps():
     answer = ASK["part"](parts(LOW, HIGH))
     assert answer.short == (
-        "On Text smoothing helps (+8.0 points) and decay makes no clear difference (0.0 points)."
+        "Smoothing alone is ahead on Text (+8.0 points); decay alone is not to be told apart on "
+        "Text (0.0 points)."
     )
     assert "is not to be told apart from smoothing alone (S): 0.0" in answer.sentences[0]
     swapped = ASK["part"](parts(HIGH, LOW)).short
-    assert swapped.startswith("On Text smoothing makes no clear difference (0.0 points) and decay")
+    assert "Smoothing alone is not to be told apart on Text (0.0 points); decay alone is" in swapped
     single = ASK["part"](parts((0.66,), (0.70,))).short
-    assert single == "On Text smoothing +5.0 and decay +1.0 points in single runs."
+    assert "Smoothing alone is ahead in single runs on Text (+5.0 points); decay" in single
+
+
+def test_many_tasks_are_named_or_counted():
+    def ahead(count):
+        tasks = [f"T{n}" for n in range(count)]
+        records = [runs(r, v, t) for t in tasks for r, v in (("softmax", LOW), ("LaS", HIGH))]
+        return ASK["helps"](results(*records)).short
+
+    assert ahead(3).endswith("LaS is ahead on T0 (+8.0), T1 (+8.0) and T2 (+8.0 points).")
+    assert ahead(6).endswith("LaS is ahead in 6 settings (+8.0 to +8.0 points).")
 
 
 def test_positions_and_pretraining_are_told_apart():
@@ -171,7 +182,7 @@ def test_what_it_cannot_do():
         ("softmax", (0.99, 1.0), "CumSum"), ("LaS", (0.99, 1.0), "CumSum"))]  # fmt: skip
     answer = ASK["cannot"](results(*records, name="table7", metric="r2"))
     assert answer.short.endswith(
-        "LaS is behind on Select (−0.190 R²) but not to be told apart on CumSum (0.000 R²)."
+        "LaS is behind on Select (−0.190 R²) and not to be told apart on CumSum (0.000 R²)."
     )
     answer = ASK["cannot"](results(*records[2:], name="table7", metric="r2"))
     assert answer.short.startswith("Nothing that was tried. Against softmax attention LaS is not")

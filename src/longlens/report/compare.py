@@ -141,8 +141,8 @@ PHRASES = {
 }  # fmt: skip
 
 
-def grouped(differences: Sequence[Difference], most: int = 3) -> str:
-    """Who is ahead where, as the verdicts have it: ``ahead on Text (+8.0 points)``.
+def grouped(differences: Sequence[Difference], most: int = 5) -> str:
+    """Who is ahead where: ``ahead on Text (+8.0) and Image (+2.0 points)``.
 
     Of a verdict at most ``most`` are named, more are counted.
     """
@@ -153,9 +153,10 @@ def grouped(differences: Sequence[Difference], most: int = 3) -> str:
             ends = f"{group[-1].amount()} to {group[0].amount()}{group[0].unit}"
             words.append(f"{phrase} in {len(group)} settings ({ends})")
         elif group:
-            named = [f"{d.label} ({d.amount()}{d.unit})" for d in group]
+            units = [d.unit if d is group[-1] else "" for d in group]
+            named = [f"{d.label} ({d.amount()}{u})" for d, u in zip(group, units, strict=True)]
             words.append(f"{phrase} on {joined(named)}")
-    return joined(words, ", ", " but " if len(words) == 2 else ", and ")
+    return joined(words, ", ", " and " if len(words) == 2 else ", and ")
 
 
 def joined(words: Sequence[str], comma: str = ", ", last: str = " and ") -> str:

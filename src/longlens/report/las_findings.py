@@ -40,7 +40,7 @@ def with_rotary(results: Results) -> Answer | None:
     """The same with rotary positions, and what it was without in the same experiments."""
     pairs = [s for s in _pairs(results) if not _pretrained(s)]
     chosen = [s for s in pairs if s.options.get("positions") == "rotary"]
-    answer = _compared(results, chosen)
+    answer = _compared(results, chosen, most=3)
     places = {(s.experiment.name, s.column) for s in chosen}
     without = [s for s in pairs if (s.experiment.name, s.column) in places
                and s.options.get("positions") in (None, "none")]  # fmt: skip
@@ -98,13 +98,13 @@ def _differences(chosen: Sequence[Setting]) -> list[Difference]:
     ]
 
 
-def _compared(results: Results, chosen: Sequence[Setting]) -> Answer | None:
+def _compared(results: Results, chosen: Sequence[Setting], most: int = 5) -> Answer | None:
     if not chosen:
         return None
     differences = _differences(chosen)
     rows = {d.label: {NAMES["softmax"]: d.theirs, NAMES["LaS"]: d.ours} for d in differences}
     said = list(map(_in_full, differences))
-    short = f"Against softmax attention LaS is {grouped(differences)}."
+    short = f"Against softmax attention LaS is {grouped(differences, most)}."
     return Answer(short, said, _figures(results, rows), _evidence(chosen))
 
 
@@ -142,26 +142,18 @@ def which_part(results: Results) -> Answer | None:
     rows = {s.column: {NAMES[m]: s.cells[m][0] for m in NAMES} for s in chosen}
     told = [s for s in chosen if s.difference("S").margin is not None]
     once = [s for s in chosen if s not in told]
-    short = [f"on {s.column} {_which(s)}" for s in told or once]
+    short = [
+        f"{part} alone is {grouped([s.difference(model) for s in told or once])}"
+        for part, model in (("Smoothing", "S"), ("decay", "L"))
+    ]
     if told and once:
         short.append(f"single runs on {joined([s.column for s in once])}")
-    said = "; ".join(short)
     return Answer(
-        f"{said[:1].upper()}{said[1:]}.",
+        f"{'; '.join(short)}.",
         list(map(_parts, [*told, *once])),
         _figures(results, rows),
         _evidence(chosen),
     )
-
-
-def _which(setting: Setting) -> str:
-    """Which part helps; of single runs what each gained."""
-    parts = {"smoothing": setting.difference("S"), "decay": setting.difference("L")}
-    if any(d.margin is None for d in parts.values()):
-        gains = [f"{name} {d.amount()}" for name, d in parts.items()]
-        return f"{joined(gains)}{parts['decay'].unit} in single runs"
-    words = {"ahead": "helps", "behind": "hurts", "level": "makes no clear difference"}
-    return joined([f"{n} {words[d.verdict]} ({d.amount()}{d.unit})" for n, d in parts.items()])
 
 
 def _parts(setting: Setting) -> str:
