@@ -139,7 +139,7 @@ def test_wheel_and_sdist_install_and_run_in_a_clean_environment(built, tmp_path)
     run(*pip, f"longlens[lab] @ {wheel.as_uri()}")
     assert "listops" in run(longlens_command, "data", "list")
     command = "train --task listops --mixer las --steps 2 --dim 16 --depth 1 --batch_size 4"
-    sizes = '{"train": 16, "validation": 4, "test": 4}'
+    sizes = "--set task_options.train=16 --set task_options.validation=4 --set task_options.test=4"
     environment["LONGLENS_DATA"] = str(tmp_path / "data")
-    run(longlens_command, *command.split(), "--task_options", sizes)
+    run(longlens_command, *command.split(), *sizes.split())
     assert list(tmp_path.glob("runs/*/record.json"))

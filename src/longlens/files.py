@@ -256,6 +256,17 @@ def unseal(raw: bytes) -> dict[str, Any]:
 # ---------------------------------------------------------------------- locks
 
 
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock file ``path``; where that cannot be told, one may."""
+    if not path.exists():
+        return False
+    try:
+        with locked(path, str(path)):
+            return False
+    except (BusyError, ValueError, OSError):
+        return True
+
+
 @contextmanager
 def locked(path: Path, what: str, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock file ``path`` for the block; the lock goes with the process, however it ends.

@@ -90,12 +90,6 @@ class Table:
             for number, column in enumerate(zip(*self.rows, strict=True))
         ] or [False] * len(self.head)
 
-    def without_empty(self) -> Table:
-        """The columns in which something stands."""
-        kept = [i for i in range(len(self.head)) if any(row[i] != MISSING for row in self.rows)]
-        head, *rows = [[line[i] for i in kept] for line in (self.head, *self.rows)]
-        return Table(head, rows, self.caption)
-
     def text(self, gap: str = "  ") -> str:
         """Aligned columns; after the first, which names rows, numbers are to the right."""
         widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]

@@ -236,7 +236,7 @@ def kill_commands(folder: Path, wanted: int, chance: random.Random) -> Counts:
     np.save(folder / "x.npy", np.arange(400_000).reshape(-1, 20) % 50)
     np.save(folder / "y.npy", np.arange(20_000) % 2)
     arrays = ["--tokens", str(folder / "x.npy"), "--targets", str(folder / "y.npy")]
-    data = ["--length", "64", "--train", "20000"]
+    data = ["--set", "length=64", "--set", "train=20000"]
     model = ["--mixer", "conv", "--dim", "8", "--depth", "1", "--steps", "40", "--log_every", "2"]
     quiet = ["--checkpoint_seconds", "0", "--name", "a", "--progress", "false"]
     commands = [

@@ -77,8 +77,11 @@ def test_bench_of_the_family_beside_fla_needs_it(capsys):
 
 def test_bench_of_training_steps(tmp_path, capsys):
     path = tmp_path / "step.csv"
-    words = ["--only", "LaS Image", "--quick", "true", "--batches", "2", "--output", str(path)]
-    assert main(["bench", "step", *words, "--options", "dim=16 mixer_options.num_heads=2"]) == 0
+    words = ["--only", "LaS Image", "--quick", "--batches", "2", "--output", str(path)]
+    assert (
+        main(["bench", "step", *words, "--set", "dim=16", "--set", "mixer_options.num_heads=2"])
+        == 0
+    )
     assert re.search(r"^LaS, Image +\S+ ms", capsys.readouterr().out, re.MULTILINE)
     (row,) = csv.DictReader(path.read_text().splitlines())
     assert float(row["step_ms"]) > 0
@@ -103,12 +106,12 @@ def test_bench_of_length(tmp_path):
     ],
 )
 def test_bench_refuses_what_it_cannot_measure(words, message, capsys):
-    assert main(["bench", "ops", "--device", "cpu", *words]) == 1
+    assert main(["bench", "ops", "--device", "cpu", *words]) in (1, 2)
     assert message in capsys.readouterr().err
 
 
 def test_demo_trains_all_and_prints_a_table(capsys, tmp_path):
-    words = ["--steps", "4", "--length", "16", "--out", str(tmp_path / "demo")]
+    words = ["--steps", "4", "--length", "16", "--runs", str(tmp_path / "demo")]
     assert main(["demo", *words]) == 0
     out = capsys.readouterr().out
     assert "accuracy" in out and "softmax" in out and "LaS" in out and "MiB" in out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from longlens.tasks import TASKS, load
 from longlens.tasks.png import decode_png
 from tests.tasks import layouts
 
-TINY = ["--train", "6", "--validation", "2", "--test", "2"]
+TINY = ["--set", "train=6", "--set", "validation=2", "--set", "test=2"]
 
 
 @pytest.fixture
@@ -43,15 +44,20 @@ def test_list_names_every_task_with_its_facts(run):
     code, out, _ = run("list")
     assert code == 0
     for info in TASKS.values():
-        assert re.search(rf"^{re.escape(info.name)}  \[", out, re.MULTILINE)
-        assert info.licence in out and info.length in out and info.source in out
+        assert re.search(rf"^{re.escape(info.name)}  ", out, re.MULTILINE)
+        assert info.length in out and info.summary in out
+    code, out, _ = run("list", "--json")
+    listed = {task["name"]: task for task in json.loads(out)}
+    assert {n: (t["source"], t["licence"]) for n, t in listed.items()} == {
+        info.name: (info.source, info.licence) for info in TASKS.values()
+    }
     assert run()[1] == run("--help")[1] and "prepare NAME" in run()[1]
 
 
 def test_prepare_show_verify(run, tmp_path):
     code, out, _ = run("prepare", "listops", *TINY, "--workers", "1")
     assert code == 0 and re.search(r"identity [0-9a-f]{64}", out)
-    code, out, _ = run("show", "listops", *TINY, "--count", "2", "--out", tmp_path / "g.html")
+    code, out, _ = run("show", "listops", *TINY, "--count", "2", "--output", tmp_path / "g.html")
     assert code == 0 and " = " in out and "in both train and test: 0" in out and "classes" in out
     page = (tmp_path / "g.html").read_text()
     assert page.startswith("<!doctype html>") and page.count("<figure>") == 6
@@ -59,11 +65,11 @@ def test_prepare_show_verify(run, tmp_path):
     assert code == 0 and "files as written" in out
     code, out, _ = run("verify")
     assert code == 0 and out.count("as written") == 1
-    assert "listops  [prepared]" in run("list")[1]
+    assert re.search(r"^listops .*  prepared  ", run("list")[1], re.MULTILINE)
 
 
 def test_pictures(run, tmp_path):
-    code, out, _ = run("show", "pathfinder", "--images", "20", "--out", tmp_path / "g.png")
+    code, out, _ = run("show", "pathfinder", "--set", "images=20", "--output", tmp_path / "g.png")
     assert code == 0 and "@" in out and "contour" in out
     sheet = decode_png((tmp_path / "g.png").read_bytes())
     assert sheet.shape == (2 * 130 + 2, 8 * 130 + 2) and sheet.max() == 255
@@ -71,8 +77,11 @@ def test_pictures(run, tmp_path):
 
 def test_text_is_shown_as_text(run, tmp_path):
     folder = layouts.write_folder(tmp_path / "j", layouts.imdb_json(layouts.reviews()))
-    assert run("prepare", "text", "--from", folder, "--subset", "true", "--validation", "2")[0] == 0
-    code, out, _ = run("show", "text", "--subset", "true", "--validation", "2")
+    assert (
+        run("prepare", "text", "--from", folder, "--set", "subset=true", "--set", "validation=2")[0]
+        == 0
+    )
+    code, out, _ = run("show", "text", "--set", "subset=true", "--set", "validation=2")
     assert code == 0 and "train review" in out and "café" in out
 
 
@@ -93,73 +102,75 @@ def test_import(run, tmp_path):
 
 
 def test_options_may_be_spelled_as_people_spell_them(run, tmp_path):
-    """Dashes for underscores, a bare flag, and options before the name."""
+    """Options before the name, with an equals sign or without."""
     cache = tmp_path / "elsewhere"
-    spelled = ["--min-length", "4", "--max-length=90", "--max-depth", "5"]
+    spelled = ["--set", "min_length=4", "--set=max_length=90", "--set", "max_depth=5"]
     assert run("prepare", "--root", cache, "listops", *TINY, *spelled, "--workers", "1")[0] == 0
     assert len(load("listops", cache, train=6, validation=2, test=2,
                     min_length=4, max_length=90, max_depth=5)["train"]) == 6  # fmt: skip
     folder = layouts.write_folder(tmp_path / "c", layouts.cifar_files(np.random.default_rng(0)))
-    code, out, _ = run("prepare", "--subset", "image", "--color", "--from", folder,
-                       "--validation", "4")  # fmt: skip
+    code, out, _ = run("prepare", "--set", "subset=true", "image", "--set", "color=true",
+                       "--from", folder, "--set", "validation=4")  # fmt: skip
     assert code == 0 and "validation" in out
     assert load("image", subset=True, color=True, validation=4).spec.extras == ("color",)
-    assert run("show", "image", "--subset", "--color=true", "--validation", "4")[0] == 0
+    assert (
+        run(
+            "show", "image", "--set", "subset=true", "--set", "color=true", "--set", "validation=4"
+        )[0]
+        == 0
+    )
 
 
-def test_help_of_a_task_explains_each_of_its_options(run, capsys):
+def test_a_task_is_listed_with_each_of_its_options(run):
     for info in TASKS.values():
-        with pytest.raises(SystemExit) as end:
-            run("prepare", info.name, "--help")
-        out = " ".join(capsys.readouterr().out.split())
-        assert end.value.code == 0
+        code, out, _ = run("list", info.name)
+        assert code == 0 and info.licence in out
         for field in fields(info.options):
-            after = out.rpartition(f"--{field.name} ")[2]
-            assert not after.split(" ", 1)[1].startswith("(type"), (info.name, field.name)
+            assert re.search(rf"^  --set {field.name}=\S+  \S", out, re.MULTILINE), field.name
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["dance"], "command must be one of list"),
+        (["shwo"], "command must be one of list"),
         (["prepare", "bogus"], "unknown task 'bogus'; there are"),
-        (["prepare", "listop"], "did you mean listops?"),
+        (["prepare", "listop"], "did you mean 'listops'?"),
         (["prepare", "cumsum", "--workers", "0"], "workers must be 1 or more, got 0"),
         (["prepare", "text", "--from", "."], "holds neither aclImdb's"),
         (["prepare", "cumsum", "--root", "/dev/null/x"], "choose another folder"),
         (["import", "mine", "--tokens", "x", "--kind", "guess"], "next_token"),
-        (["prepare", "listops", "--seed", "-1"], "seed must be 0 or more, got -1"),
-        (["prepare", "listops", "--seed", "x"], "seed"),
-        (["prepare", "listops", "--size", "3"], "--size"),
-        (["prepare", "pathx", "--size", "48"], "size must be one of"),
+        (["prepare", "listops", "--set", "seed=-1"], "seed must be 0 or more, got -1"),
+        (["prepare", "listops", "--set", "seed=x"], "seed"),
+        (["prepare", "listops", "--set", "sizee=3"], "sizee"),
+        (["prepare", "pathx", "--set", "size=48"], "size must be one of"),
         (["prepare", "image", "--from", "/nowhere"], "/nowhere"),
         (["prepare", "retrieval-peerread"], "--from"),
         (["prepare"], "name"),
         (["show", "image"], "prepare image"),
         (["show", "cumsum", "--count", "0"], "count"),
         (["show", "cumsum", "--split", "dev"], "split must be one of"),
-        (["show", "cumsum", "--out", "x.gif"], ".png or .html"),
-        (["show", "cumsum", "--out", "x.png"], "no pictures"),
+        (["show", "cumsum", "--output", "x.gif"], ".png or .html"),
+        (["show", "cumsum", "--output", "x.png"], "no pictures"),
         (["verify", "listops"], "not a prepared"),
         (["import", "mine", "--tokens", "/nowhere.npy"], "/nowhere.npy"),
         (["import", "mine"], "tokens"),
     ],
 )
-def test_errors_are_one_line_and_exit_code_1(run, monkeypatch, tmp_path, words, problem):
+def test_errors_are_one_line(run, monkeypatch, tmp_path, words, problem):
     monkeypatch.chdir(tmp_path)
     code, _, error = run(*words)
-    assert code == 1 and problem in one_line(error)
+    assert code in (1, 2) and problem in one_line(error)
 
 
 def test_damage_is_exit_code_1(run, tmp_path):
-    run("prepare", "cumsum", "--length", "16", *TINY)
+    run("prepare", "cumsum", "--set", "length=16", *TINY)
     victim = next((tmp_path / "cache").rglob("train-inputs-*.npy"))
     victim.write_bytes(victim.read_bytes()[:-1] + b"\xff")
-    for words in (["verify"], ["show", "cumsum", "--length", "16", *TINY]):
+    for words in (["verify"], ["show", "cumsum", "--set", "length=16", *TINY]):
         code, _, error = run(*words)
         assert code == 1 and victim.name in one_line(error)
     shutil.rmtree(victim.parent)
-    assert run("prepare", "cumsum", "--length", "16", *TINY)[0] == 0
+    assert run("prepare", "cumsum", "--set", "length=16", *TINY)[0] == 0
 
 
 def test_as_a_process(tmp_path):

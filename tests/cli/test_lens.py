@@ -54,7 +54,10 @@ def runs(tmp_path_factory):
 def test_several_mixers(tmp_path, capsys):
     words = ["s4d", "mega:query_dim=4", "las:num_heads=2,bound=0.5", "lstm"]
     output = tmp_path / "results" / "lens_small.json"
-    assert main(["lens", *words, "-o", str(tmp_path / "a"), "--output", str(output), *SMALL]) == 0
+    assert (
+        main(["lens", *words, "--folder", str(tmp_path / "a"), "--output", str(output), *SMALL])
+        == 0
+    )
     text = capsys.readouterr().out
     assert "subject" in text and "las:num_heads=2,bound=0.5" in text
     values = read(tmp_path / "a")
@@ -84,7 +87,7 @@ def test_several_mixers(tmp_path, capsys):
 def test_runs_before_and_after_training_on_the_same_input(runs, tmp_path):
     folders = [str(runs / "las"), str(runs / "softmax")]
     quick = ["--length", "24", "--no-pictures"]
-    assert main(["lens", *folders, "-o", str(tmp_path / "a"), *quick]) == 0
+    assert main(["lens", *folders, "--folder", str(tmp_path / "a"), *quick]) == 0
     values = read(tmp_path / "a")
     names = [(s["name"], s["stage"]) for s in values["subjects"]]
     assert names == [
@@ -168,7 +171,7 @@ def test_a_folder_of_a_mixers_name_is_reached_by_its_path(runs, monkeypatch):
     ],
 )
 def test_wrong_names(word, message, tmp_path, capsys):
-    assert main(["lens", word, "-o", str(tmp_path), *SMALL]) == 1
+    assert main(["lens", word, "--folder", str(tmp_path), *SMALL]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -177,7 +180,7 @@ def test_a_run_without_weights(runs, tmp_path, capsys):
         find_subjects(str(tmp_path))
     for name in ("config.json", "record.json"):
         (tmp_path / name).write_bytes((runs / "las" / name).read_bytes())
-    assert main(["lens", str(tmp_path), "-o", str(tmp_path / "a")]) == 1
+    assert main(["lens", str(tmp_path), "--folder", str(tmp_path / "a")]) == 1
     text = capsys.readouterr().err
     assert "has no weights (model.safetensors): its status is 'finished'" in text
 
@@ -193,9 +196,9 @@ def test_without_libraries_for_pictures_there_are_numbers(tmp_path, capsys, monk
 
     raster.font.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without)
-    assert main(["lens", "conv", "-o", str(tmp_path), *SMALL]) == 1
+    assert main(["lens", "conv", "--folder", str(tmp_path), *SMALL]) == 1
     assert f"pictures need {missing}: pip install 'longlens[lab]'" in capsys.readouterr().err
-    assert main(["lens", "conv", "-o", str(tmp_path), "--no-pictures", *SMALL]) == 0
+    assert main(["lens", "conv", "--folder", str(tmp_path), "--no-pictures", *SMALL]) == 0
     assert read(tmp_path)["subjects"][0]["mixer"] == "conv"
     assert not (tmp_path / "kernels.png").exists()
 

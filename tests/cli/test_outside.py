@@ -141,11 +141,11 @@ def commands(folder):
         "curve": [there, "--length", "4"],
         "lens": [there],
         "data": ["show", "mine", "--root", there],
-        "train": ["--steps", "1", "--runs", f"{there}/runs", "--root", f"{there}/data"],
+        "train": ["--quiet", "--steps", "1", "--runs", f"{there}/runs", "--root", f"{there}/data"],
         "audit": ["listops", "--quick", "--runs", f"{there}/runs", "--root", there],
         "bench": ["ops", "--shapes", "1,1,8,8", "--seconds", "0.001", "--device", "cpu",
                   "--output", f"{there}/rows.csv"],
-        "demo": ["--steps", "2", "--length", "8", "--out", there],
+        "demo": ["--steps", "2", "--length", "8", "--runs", there],
         "tune": ["--search", "lr=0.1,0.2", "--runs", there, "--steps", "1"],
     }  # fmt: skip
 
@@ -200,12 +200,12 @@ def test_control_characters_in_records_never_reach_the_terminal(tmp_path, capsys
     (tmp_path / "e.json").write_text(json.dumps(experiment))
     for words in (
         ["runs", runs],
-        ["runs", runs, "--columns", "name,error,task", "--format", "json"],
+        ["runs", runs, "--columns", "name,error,task", "--json"],
         ["runs", runs, "--by", "task"],
         ["show", str(evil_run)],
         ["lens", str(evil_run)],
         ["curve", str(evil_run), "--length", "4"],
-        ["report", runs, "--format", "md"],
+        ["report", runs, "--format", "markdown"],
         ["report", str(tmp_path / "e.json"), "--format", "csv"],
         ["report", str(tmp_path / f"no{EVIL}")],
         ["data", "show", EVIL],

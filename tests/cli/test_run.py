@@ -48,7 +48,8 @@ def test_wrong_cells_are_found_before_anything_runs(tmp_path, capsys):
 
 
 def base_words(tmp_path):
-    words = [f"--{name}={json.dumps(v) if isinstance(v, dict) else v}" for name, v in TINY.items()]
+    words = [f"--{name}={v}" for name, v in TINY.items() if name != "task_options"]
+    words += [word for name, v in SIZES.items() for word in ("--set", f"task_options.{name}={v}")]
     return [*words, f"--root={tmp_path / 'data'}", f"--runs={tmp_path / 'runs'}"]
 
 
@@ -69,7 +70,7 @@ def test_a_signal_ends_a_command_in_one_line(tmp_path, capsys, monkeypatch, comm
 
 
 def test_a_search_has_no_name(tmp_path, capsys):
-    assert main(["tune", "--search", "lr=1e-3,1e-2", *base_words(tmp_path), "--name=mine"]) == 1
+    assert main(["tune", "--search", "lr=1e-3,1e-2", *base_words(tmp_path), "--name=mine"]) == 2
     assert "--name is for one run" in capsys.readouterr().err
 
 
@@ -105,3 +106,11 @@ def test_without_the_extra_the_error_says_what_to_install(tmp_path, capsys, monk
     table = write_table(tmp_path, {"seed": [0]})
     assert main(["run", table, "--runs", str(tmp_path / "runs"), "--on", extra]) == 1
     assert f"pip install 'longlens[{extra}]'" in capsys.readouterr().err
+
+
+def test_set_changes_every_cell_of_a_table(tmp_path):
+    table = write_table(tmp_path, {"seed": [0, 1]})
+    words = ["--set", "lr=0.5", "--set", "mixer_options.window=3"]
+    assert main(["run", table, "--runs", str(tmp_path / "runs"), *words]) == 0
+    found = [run.options for run in find_runs(tmp_path / "runs")]
+    assert [(o["lr"], o["mixer_options"]) for o in found] == 2 * [(0.5, {"window": 3})]

@@ -22,8 +22,11 @@ def words(options, *names):
     found = []
     for name in changed:
         value = values[name]
-        text = json.dumps(value) if isinstance(value, dict) else str(value)
-        found += [f"--{name}", text]
+        nested = value if isinstance(value, dict) else {}
+        for key, inner in nested.items():
+            found += ["--set", f"{name}.{key}={json.dumps(inner)}"]
+        if not isinstance(value, dict):
+            found += [f"--{name}", str(value)]
     return found
 
 
@@ -58,9 +61,9 @@ def test_help_explains_every_option(capsys):
 @pytest.mark.parametrize(
     ("wrong", "code", "message"),
     [
-        (["--mixr", "las"], 2, "mixr"),
-        (["--schedule", "magic"], 1, "schedule must be one of cosine, linear, constant, plateau"),
-        (["--dim", "wide"], 2, "dim"),
+        (["--mixr", "las"], 2, "there is no option --mixr; did you mean --mixer?"),
+        (["--schedule", "magic"], 2, "schedule must be one of cosine, linear, constant, plateau"),
+        (["--dim", "wide"], 1, "dim must be a whole number, got 'wide'"),
         (["--task", "nothing"], 1, "unknown task 'nothing'"),
         (["--mixer", "nothing"], 1, "nothing"),
         (["--budget", "soon"], 1, "budget must be a duration"),
@@ -89,12 +92,12 @@ def closure(names):  # what these packages need themselves
         names |= {re.split(r"[^\w-]", n)[0].lower() for n in needs if "extra ==" not in n}
     return {name.replace("-", "_") for name in found}
 
-allowed = closure({"torch", "numpy", "jsonargparse", "safetensors"}) | {"longlens"}
+allowed = closure({"torch", "numpy", "safetensors", "filelock"}) | {"longlens"}
 blocked = {
     top for top, dists in importlib.metadata.packages_distributions().items()
     if not any(d.lower().replace("-", "_") in allowed for d in dists)
 }
-assert {"rich", "pytest", "huggingface_hub", "docstring_parser"} <= blocked
+assert {"rich", "pytest", "huggingface_hub", "yaml"} <= blocked
 sys.modules.update(dict.fromkeys(blocked | {"triton", "transformers"}))  # None: not found
 
 from longlens.cli.main import main
@@ -106,7 +109,7 @@ Model.from_pretrained(folder)
 """
 
 
-def test_training_needs_torch_numpy_jsonargparse_and_safetensors_alone(tmp_path):
+def test_training_needs_torch_numpy_safetensors_and_filelock_alone(tmp_path):
     arguments = json.dumps(["train", *words(tiny(tmp_path, steps=3))])
     done = subprocess.run(
         [sys.executable, "-c", ALONE, arguments, str(tmp_path / "runs")],

@@ -110,15 +110,15 @@ def test_the_command_end_to_end_and_again(tmp_path, monkeypatch, capsys):
         "audit",
         "far-order",
         *SMALL,
-        "--mixer-option",
-        "s4d.state=4",
+        "--set",
+        "mixer_options.s4d.state=4",
         "--fields",
         "1,5,global",
         "--seeds",
         "2",
         "--quiet",
     ]
-    words += [word for pair in WORDS for word in ("--data", pair)]
+    words += [word for pair in WORDS for word in ("--set", f"task_options.{pair}")]
     assert main(words) == 0
     out = capsys.readouterr().out
     assert re.search(r"^s4d +all +2 ", out, re.MULTILINE), "the global model beside the others"
@@ -281,8 +281,8 @@ def test_the_verdicts_under_results_are_those_of_todays_rules(path):
         (["cumsum"], "needs a task with classes, but cumsum predicts numbers"),
         (["bogus"], "unknown task 'bogus'"),
         (["far-order", "--mixers", "s4x"], "did you mean"),
-        (["far-order", "--mixer-option", "las.window=3"], "not among the mixers"),
-        (["far-order", "--mixer-option", "window=3"], "MIXER.KEY=VALUE"),
+        (["far-order", "--set", "mixer_options.las.window=3"], "not among the mixers"),
+        (["far-order", "--set", "mixer_options.window=3"], "MIXER.KEY=VALUE"),
         (["far-order", "--fields", "a"], "fields must be numbers"),
         (["far-order", "--fields", "3,3"], "different numbers"),
         (["far-order", "--fields", "0"], "1 or more"),
@@ -294,7 +294,7 @@ def test_the_verdicts_under_results_are_those_of_todays_rules(path):
         (["far-order", "--set", "mixer=las"], "'mixer' is an option of the audit itself"),
         (["far-order", "--steps", "1", "--budget", "1m"], "give one of budget"),
         (["far-order", "--steps", "1", "--model-budget", "1m"], "give one of budget"),
-        (["far-order", "--data", "speed=1"], "no option 'speed'"),
+        (["far-order", "--set", "task_options.speed=1"], "no option 'speed'"),
         (
             ["far-order", "--quiet", "--fields", "3", "--budget", "soon"],
             "budget must be a duration",

@@ -131,7 +131,7 @@ def test_the_table_in_the_documentation_is_what_the_command_prints(capsys):
 
 
 def test_json_and_markdown(capsys):
-    assert main(["conv", "--format", "json", "--dim", "8"]) == 0
+    assert main(["conv", "--json", "--dim", "8"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["key"] == "conv" and row["cost"] == "L" and row["parameters"] == 8 * 5 + 8 + 72
     assert main(["conv", "--format", "markdown"]) == 0

@@ -17,7 +17,7 @@ def folder(tmp_path):
 
 
 def test_markdown(folder):
-    text = write_tables(read_results([folder]), "md")
+    text = write_tables(read_results([folder]), "markdown")
     lines = {line.split(" | ")[0].removeprefix("| "): line for line in text.splitlines()}
     assert lines["LaS-chunk"].endswith("| (54.61) | — | — | — |")
     assert "| 54.00 ± 1.41 [1 failed] (53.05) |" in text
@@ -90,7 +90,7 @@ def test_the_command(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 0  # results/ to report.html
     assert (tmp_path / "report.html").exists() and "2 experiments" in capsys.readouterr().out
-    assert main(["report", "--format", "md", "--only", "figure5"]) == 0
+    assert main(["report", "--format", "markdown", "--only", "figure5"]) == 0
     out = capsys.readouterr().out
     assert "Figure 5" in out and "Table 2" not in out
     assert main(["report", "--format", "csv", "-o", "out/table.csv"]) == 0

@@ -10,9 +10,10 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.cli.show import curve
+from longlens.files import locked
 from longlens.report.read import differing_options, select, sort
 from longlens.report.tables import Spread, grouped_rows, render, rows_of
-from longlens.runs.record import read_record
+from longlens.runs.record import LOCK, read_record
 from longlens.runs.results import find_runs
 
 BRAILLE = re.compile(r"[\u2801-\u28ff]")
@@ -184,7 +185,7 @@ def test_show(tmp_path, capsys):
     one = write_run(tmp_path, "one", curves=list(curve_lines()))
     two = write_run(tmp_path, "two", accuracy=0.7, curves=list(curve_lines()))
     picture = tmp_path / "curves.svg"
-    assert main(["show", str(one), str(two), "--width", "40", "--svg", str(picture)]) == 0
+    assert main(["show", str(one), str(two), "--width", "40", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
     assert "resume step 3" in out and "12,345 parameters" in out and "validation accuracy" in out
     assert re.search(r"accuracy_by_operator +accuracy +count\n0 +0.25 +4", out)
@@ -206,8 +207,46 @@ def test_a_run_that_has_just_begun_can_be_shown(tmp_path, capsys):
 
 def test_reading_records_needs_no_torch(root):
     code = (
-        "import sys; sys.modules.update(dict.fromkeys(['torch', 'numpy', 'jsonargparse']))\n"
+        "import sys; sys.modules.update(dict.fromkeys(['torch', 'numpy']))\n"
         f"from longlens.cli.main import main; sys.exit(main(['runs', {str(root)!r}]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "finished" in done.stdout, done.stderr
+
+
+def test_quick_stopped_running_and_cut_off_runs_are_told_apart(tmp_path, capsys):
+    write_run(tmp_path, "done")
+    write_run(tmp_path, "left", status="stopped")
+    write_run(tmp_path, "killed", status="running")
+    write_run(tmp_path, "busy", status="running")
+    write_run(tmp_path / "table2-quick", "cell")
+    labels = {"schema": 1, "experiment": "table2-quick", "rows": ["a"], "columns": ["b"],
+              "quick": True, "runs": {"cell": {"row": "a", "column": "b"}}}  # fmt: skip
+    (tmp_path / "table2-quick" / "experiment.json").write_text(json.dumps(labels))
+    with locked(tmp_path / "busy" / LOCK, "busy"):
+        assert main(["runs", str(tmp_path), "--columns", "name,status", "--json"]) == 0
+    states = {row["name"]: row["status"] for row in json.loads(capsys.readouterr().out)}
+    assert states == {
+        "done": "finished", "left": "stopped", "killed": "cut off", "busy": "running",
+        "cell": "quick",
+    }  # fmt: skip
+    assert main(["runs", str(tmp_path), "--where", "status=finished", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["done"]
+    assert "quick" not in json.dumps(read_record(tmp_path / "done").to_json())
+
+
+def test_a_report_of_a_fresh_folder_mixes_metrics_and_experiments(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs", "a", accuracy=0.5)
+    write_run(tmp_path / "runs", "b", task="cumsum", metric={"name": "r2"})
+    write_run(tmp_path / "runs", "c", status="running")
+    write_run(tmp_path / "runs" / "mine", "cell", accuracy=0.9)
+    labels = {"schema": 1, "experiment": "mine", "rows": ["A"], "columns": ["B"],
+              "runs": {"cell": {"row": "A", "column": "B"}}}  # fmt: skip
+    (tmp_path / "runs" / "mine" / "experiment.json").write_text(json.dumps(labels))
+    assert main(["report", "--format", "markdown"]) == 0
+    text = capsys.readouterr().out
+    assert "## Runs in runs: accuracy" in text and "## Runs in runs: r2" in text
+    assert "## mine" in text and "80" in text.partition("## mine")[2].partition("##")[0]
+    assert main(["report"]) == 0
+    assert (tmp_path / "report.html").exists()

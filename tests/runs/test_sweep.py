@@ -77,18 +77,23 @@ def test_a_record_of_other_options_survives_a_failure(tmp_path):
     assert read_record(tmp_path / "runs" / "mine") == first
 
 
-def test_a_signal_during_the_last_evaluation_stops_the_sweep(tmp_path, monkeypatch):
+@pytest.mark.parametrize("after", [False, True])
+def test_a_signal_at_the_end_of_a_run_stops_the_sweep(tmp_path, monkeypatch, after):
+    """During the last evaluation the run stops, after it the run is finished; no other begins."""
     finish = Trainer._finish
 
     def late(trainer):
+        if not after:
+            os.kill(os.getpid(), signal.SIGTERM)
+        result = finish(trainer)
         os.kill(os.getpid(), signal.SIGTERM)
-        return finish(trainer)
+        return result
 
     monkeypatch.setattr(Trainer, "_finish", late)
-    with pytest.raises(Stopped, match="is finished"):
+    with pytest.raises(Stopped, match="is finished" if after else "stopped at step 2"):
         sweep(cells_in(tmp_path, 2))
     (record,) = (tmp_path / "runs").glob("*/record.json")
-    assert read_record(record.parent).status == "finished"
+    assert read_record(record.parent).status == ("finished" if after else "stopped")
 
 
 def test_a_stop_comes_back_from_another_process():

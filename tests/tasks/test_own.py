@@ -278,6 +278,7 @@ def test_a_file_is_imported_and_audited_in_one_go(tmp_path, monkeypatch, capsys)
     assert "2 classes: bump, flat" in capsys.readouterr().err
     assert (tmp_path / "results" / "audit_my-series.json").exists()
     assert main(["data", "list"]) == 0
-    assert "length 40; 2 classes; train/val/test 64/8/8" in capsys.readouterr().out
-    assert main(["audit", "My Series.npz", "--data", "speed=3"]) == 1
+    row = next(line for line in capsys.readouterr().out.splitlines() if "my-series" in line)
+    assert row.split()[:8] == ["my-series", "40", "2", "64", "/", "8", "/", "8"]
+    assert main(["audit", "My Series.npz", "--set", "task_options.speed=3"]) == 1
     assert "speed" in capsys.readouterr().err

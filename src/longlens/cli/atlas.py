@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from longlens.cli.words import command_line
+from longlens.cli.parser import Parser, command_line
 
 EPILOG = """examples:
   longlens atlas                                  every task whose data are there, a minute each
@@ -19,14 +18,13 @@ them at a time share the work. Data that must be prepared (`longlens data prepar
 not are listed as missing."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens atlas``."""
-    p = argparse.ArgumentParser(
-        prog="longlens atlas",
-        description="Audit a list of tasks and draw them on one page: an example's length against "
-        "the reach that 95 % of what is learnable needs.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    p = Parser(
+        "atlas",
+        "Audit a list of tasks and draw them on one page: an example's length against the reach "
+        "that 95 % of what is learnable needs.",
+        EPILOG,
     )
     p.add_argument("tasks", nargs="*", metavar="TASK",
                    help="names, groups, patterns, tasks or files (default: the whole list)"
@@ -36,8 +34,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--mixers", default="",
                    help="also train these global models, as in s4d (default: probes alone)"
                    )  # fmt: skip
-    p.add_argument("--output", type=Path, default=Path("results/atlas.json"),
-                   help="the record (default: results/atlas.json)")  # fmt: skip
+    p.add_output("the record (default: results/atlas.json)", default=Path("results/atlas.json"))
     p.add_argument("--page", type=Path, help="the page (default: as --output, ending in .html)")
     p.add_argument("--runs", default="runs/atlas", help="folder of audits (default: runs/atlas)")
     p.add_argument("--root", help="the data cache")

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import sys
 import time
+from argparse import SUPPRESS
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from longlens.cli.parser import Parser, UsageError, command_line, key_values
 from longlens.cli.terminal import complain
-from longlens.cli.words import command_line, key_values
+from longlens.cli.train import NAMES
+from longlens.runs.cell import with_options
 from longlens.tasks.own import is_file
 
 EPILOG = """examples:
   longlens audit listops                               five minutes: probes, then trained models
   longlens audit text --budget 10m --no-training       probes alone
   longlens audit image --model-budget 4m --fields 5,17,61,241,513,global --seeds 3
-  longlens audit far-order --data distance=512 --fields 61,835,global --mixers s4d,las --steps 3000
+  longlens audit far-order --set task_options.distance=512 --fields 61,835,global --steps 3000
+  longlens audit text --mixers s4d,las --set mixer_options.las.window=9
   longlens audit mine --set dim=64 --set depth=6       a task that you imported
-  longlens audit series.csv --data label=class         a file: imported, then audited
+  longlens audit series.csv --set task_options.label=class    a file: imported, then audited
   longlens audit --judge results/audit_*.json          the verdicts of records, by today's rules
 
 Without --model-budget, --steps, --epochs and --quick an audit takes the time of --budget in all,
@@ -36,14 +39,14 @@ AS_GIVEN = ("seeds", "steps", "epochs", "diagnostics", "quick", "runs", "root", 
             "workers")  # fmt: skip
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens audit``."""
-    p = argparse.ArgumentParser(
-        prog="longlens audit",
-        description="Audit a task: what is reached without training, by convolutions of bounded "
-        "receptive field, and by global models under the same budget.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    p = Parser(
+        "audit",
+        "Audit a task: what is reached without training, by convolutions of bounded receptive "
+        "field, and by global models under the same budget.",
+        EPILOG,
+        settable=NAMES,
     )
     p.add_argument("task", nargs="?",
                    help="any task with classes, of `longlens data list` or imported; or a file, "
@@ -54,8 +57,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--quick", action="store_true", help="small models and data, five minutes")
     p.add_argument("--fields", help="receptive fields, as in 5,17,61,global (default: 3 … length)")
     p.add_argument("--mixers", default="s4d", help="global models, as in s4d,las (default: s4d)")
-    p.add_argument("--mixer-option", action="append", default=[], metavar="MIXER.KEY=VALUE",
-                   help="an option of a global mixer; may be repeated")  # fmt: skip
     p.add_argument("--seeds", type=int, help="how many (default: 3, quick: 2)")
     p.add_argument("--budget", help="time of the whole audit, as in 60s or 10m (default: 5m)")
     p.add_argument("--no-training", action="store_true",
@@ -63,35 +64,20 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--model-budget", help="train all models, each for so long, as in 90s or 8m")
     p.add_argument("--steps", type=int, help="or for so many steps")
     p.add_argument("--epochs", type=float, help="or for so many epochs")
-    p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="training",
-                   help="an option of `longlens train`; may be repeated")  # fmt: skip
-    p.add_argument("--data", action="append", default=[], metavar="KEY=VALUE",
-                   help="an option of the task; may be repeated")  # fmt: skip
+    p.add_set("an option of `longlens train` for all models, of the task (task_options.KEY) or of "
+              "a global mixer (mixer_options.MIXER.KEY)")  # fmt: skip
+    p.add_argument("--data", action="append", default=[], help=SUPPRESS)  # in records of old
     p.add_argument("--no-diagnostics", action="store_false", dest="diagnostics",
                    help="of what needs no training only the linear probes, the verdict's floor"
                    )  # fmt: skip
-    p.add_argument("--output", help="where to write (default: results/audit_TASK.json)")
-    p.add_argument("--plot", help="the picture (default: as --output, ending in .svg)")
+    p.add_output("where to write (default: results/audit_TASK.json)")
+    p.add_argument("--plot", type=Path, metavar="FILE",
+                   help="the picture (default: as --output, ending in .svg)")  # fmt: skip
     p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
     p.add_argument("--root", help="the data cache")
     p.add_argument("--workers", type=int, default=1, metavar="N", help="models at a time")
     p.add_argument("--quiet", action="store_false", dest="progress", help="no progress")
     return p
-
-
-def by_mixer(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Sort MIXER.KEY by mixer.
-
-    >>> by_mixer({"s4d.bidirectional": True})
-    {'s4d': {'bidirectional': True}}
-    """
-    options: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        mixer, dot, key = name.partition(".")
-        if not dot or not key:
-            raise ValueError(f"mixer-option must be MIXER.KEY=VALUE, got {name!r}")
-        options.setdefault(mixer, {})[key] = value
-    return options
 
 
 def read_fields(text: str | None) -> tuple[tuple[int, ...] | None, bool]:
@@ -118,8 +104,10 @@ def judge_files(paths: Sequence[Path]) -> None:
     for path in paths:
         try:
             report = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"judge: {path} cannot be read: {error}") from None
+        except OSError as error:
+            raise ValueError(f"judge: {path} cannot be read: {error.strerror}") from None
+        except ValueError:
+            report = None
         if not isinstance(report, dict) or report.get("kind") != "audit":
             raise ValueError(f"judge: {path} is no record of an audit")
         before = (report.get("verdict") or {}).get("text")
@@ -136,7 +124,7 @@ def bring(source: str, options: dict[str, Any], root: str | None) -> str:
 
     known = list(inspect.signature(import_file).parameters)[1:]
     if unknown := sorted(set(options) - set(known)):
-        raise ValueError(f"--data {unknown[0]}: of a file it takes {', '.join(known)}")
+        raise ValueError(f"task_options.{unknown[0]}: of a file it takes {', '.join(known)}")
     values = {"replace": True, "root": root, **options}
     if "label" in values:  # a number of a column is a name, too
         values["label"] = str(values["label"])
@@ -150,11 +138,17 @@ def main(argv: Sequence[str]) -> int:
     began = time.monotonic()
     args = parser().parse_args(argv)
     if bool(args.judge) == (args.task is not None):
-        raise ValueError("give a task to audit, or --judge and records of audits")
+        raise UsageError("give a task to audit, or --judge and records of audits")
     if args.judge:
         judge_files(args.judge)
         return 0
-    task_options = key_values(args.data, "--data")
+    of_task = [f"task_options.{word}" for word in args.data]
+    given = with_options({}, key_values([*args.changes, *of_task]))
+    task_options, mixer_options = (given.pop(f"{of}_options", {}) for of in ("task", "mixer"))
+    if not all(isinstance(options, dict) for options in mixer_options.values()):
+        raise UsageError(
+            "options of a global mixer are given as --set mixer_options.MIXER.KEY=VALUE"
+        )
     if is_file(args.task):
         args.task, task_options = bring(args.task, task_options, args.root), {}
     from longlens.files import to_json, write_output
@@ -170,20 +164,19 @@ def main(argv: Sequence[str]) -> int:
     fields, with_global = read_fields(args.fields)
     with_global = with_global and not args.no_training
     mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
-    given = key_values(args.training, "--set")
     training = TrainOptions.from_values(given).to_json()  # of the right types
     options = AuditOptions(
         task=args.task,
         task_options=task_options,
         fields=fields,
         mixers=mixers,
-        mixer_options=by_mixer(key_values(args.mixer_option, "--mixer-option")),
+        mixer_options=mixer_options,
         training={name: training[name] for name in given},
         budget=args.model_budget,
         **{name: getattr(args, name) for name in AS_GIVEN},
     )
-    output = Path(args.output or f"results/audit_{args.task}.json")
-    plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
+    output = args.output or Path(f"results/audit_{args.task}.json")
+    plot = args.plot or output.with_suffix(".svg")
     command = command_line("audit", argv)
 
     def save(report: dict[str, Any]) -> None:

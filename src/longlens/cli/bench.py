@@ -11,12 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.cli.bench_rows import Row, Rows, dtype_name, find_device, find_dtype, read_shapes
+from longlens.cli.bench_rows import Row, Rows, dtype_name, find_dtype, read_shapes
 from longlens.cli.measure import Work, captured, copy_bandwidth, peak_mebibytes, side_by_side
+from longlens.cli.parser import Parser, UsageError, add_options, defaults_of, near
+from longlens.config import typed
 from longlens.ops.las import decay_rates, explain, las_attention
 from longlens.ops.las.triton import why_not
+from longlens.runs.run import find_device
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+CHOICES = {
+    "device": ("auto", "cpu", "cuda"), "dtype": ("auto", "float32", "bfloat16", "float16"),
+    "smoothing": ("causal", "centered", "masked"),
+}  # fmt: skip
 
 DEFAULT_SHAPES = {
     "cpu": "1,8,512,32 1,8,2048,32 1,8,4096,32 1,8,8192,32",
@@ -205,8 +212,6 @@ def _flex(las: dict[str, Any]) -> Attention:
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `longlens bench`."""
-    from jsonargparse import auto_cli
-
     from longlens.cli.bench_family import family
     from longlens.cli.bench_layers import decode, layer, length
     from longlens.cli.bench_step import step
@@ -216,5 +221,22 @@ def main(argv: Sequence[str]) -> int:
         "ops": ops, "family": family, "layer": layer, "decode": decode, "length": length,
         "step": step, "train": train,
     }  # fmt: skip
-    code: int = auto_cli(commands, args=list(argv) or ["--help"], prog="longlens bench")
+    if not argv or argv[0] in ("-h", "--help"):
+        about = {name: (command.__doc__ or "").split("\n")[0] for name, command in commands.items()}
+        print("usage: longlens bench COMMAND [options]\n")
+        print("\n".join(f"  {name:<8}{what}" for name, what in about.items()))
+        return 0
+    name, *words = argv
+    if name not in commands:
+        raise UsageError(f"command must be one of {', '.join(commands)}, got {name!r}"
+                         f"{near(name, commands)}")  # fmt: skip
+    parser = Parser(f"bench {name}", (commands[name].__doc__ or "").partition("Args:")[0].rstrip())
+    defaults = defaults_of(commands[name])
+    add_options(parser, commands[name], [n for n in defaults if n != "changes"], CHOICES)
+    if "changes" in defaults:
+        parser.add_set("an option of `longlens train`")
+    given = vars(parser.parse_args(words))
+    changes = {"changes": given.pop("changes")} if "changes" in given else {}
+    values = typed(commands[name], given, f"longlens bench {name}", convert=True)
+    code: int = commands[name](**values, **changes)
     return code

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.cli.bench_rows import Row, Rows, dtype_name, find_device, find_dtype, read_shapes
+from longlens.cli.bench_rows import Row, Rows, dtype_name, find_dtype, read_shapes
 from longlens.cli.measure import Work, captured, side_by_side
 from longlens.ops.family import decay_attention, explain_decay, smoothing_taps
 from longlens.ops.las import decay_rates, las_attention
+from longlens.runs.run import find_device
 
 SHAPES = {
     "cpu": "1,8,2048,32 1,8,8192,32",

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlens.cli.bench_rows import Rows, dtype_name, find_device, find_dtype, read_shapes
+from longlens.cli.bench_rows import Rows, dtype_name, find_dtype, read_shapes
 from longlens.cli.measure import Work, captured, milliseconds, peak_mebibytes, side_by_side
 from longlens.layers.attention import LaSAttention, SoftmaxAttention
 from longlens.ops.las.triton import why_not
+from longlens.runs.run import find_device
 
 LAYER_SHAPES = {"cuda": "50,1024,256,8 4,8192,1024,16", "cpu": "1,1024,256,8 1,4096,256,8"}
 LENGTHS = {"cuda": "65536 131072 262144 524288 1048576", "cpu": "1024 2048 4096"}

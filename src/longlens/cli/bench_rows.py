@@ -19,16 +19,6 @@ Row = dict[str, Any]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def find_device(name: str) -> torch.device:
-    """The device that an option means: "auto" is cuda where there is one."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise ValueError(f"device must be one of auto, cpu, cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda', but torch sees no CUDA device here; use cpu")
-    auto = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(auto if name == "auto" else name)
-
-
 def find_dtype(name: str, device: torch.device) -> torch.dtype:
     """The dtype that an option means: "auto" is bfloat16 on cuda and float32 elsewhere."""
     if name == "auto":

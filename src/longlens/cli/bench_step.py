@@ -7,7 +7,7 @@ import re
 import shlex
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import median
@@ -28,7 +28,7 @@ from longlens.runs.measure import (
     peak_memory_mib,
 )
 from longlens.runs.results import Place
-from longlens.runs.run import device_of
+from longlens.runs.run import find_device
 from longlens.training.distributed import Ranks
 from longlens.training.engine import Engine
 from longlens.training.options import TrainOptions
@@ -55,7 +55,7 @@ KINDS = {
 def step(
     experiment: str = "table2",
     only: str = "LaS Image ListOps",
-    options: str = "",
+    changes: Sequence[str] = (),
     batches: int = 24,
     quick: bool = False,
     output: Path | None = None,
@@ -67,7 +67,7 @@ def step(
     Args:
         experiment: a name of `longlens run`.
         only: rows and columns, as in "'LaS+ in minutes' Image" (`longlens run --only`).
-        options: changes of `longlens train`'s options, as in "expansion=2 shapes=any".
+        changes: of `longlens train`'s options, as in expansion=2.
         batches: different batches of a pass.
         quick: tiny models on stand-in data, to see that it works.
         output: also write the rows to this CSV file, with hardware, versions and commit.
@@ -76,9 +76,9 @@ def step(
         raise ValueError(f"batches must be 1 or more, got {batches}")
     with tempfile.TemporaryDirectory() as folder:
         declared = find(experiment)
-        changes = read_changes(shlex.split(options))
-        cells = declared.cells(shlex.split(only), changes=changes, quick=quick, runs=folder)
-        rows = Rows(device_of(TrainOptions(**cells[0])), output)
+        options = read_changes(changes)
+        cells = declared.cells(shlex.split(only), changes=options, quick=quick, runs=folder)
+        rows = Rows(find_device(TrainOptions(**cells[0]).device), output)
         for cell in cells:
             if quick:
                 prepare_stand_in(cell["task"], quick_data(folder), **cell["task_options"])
@@ -91,7 +91,7 @@ def step(
 def measure(cell: Cell, place: Place, batches: int) -> Row:
     """One run's row of the table."""
     options = TrainOptions(**{**cell, "progress": False})
-    device = device_of(options)
+    device = find_device(options.device)
     set_process(options, device)
     ranks = Ranks(device)
     task = tasks.load(options.task, options.root, **options.task_options)

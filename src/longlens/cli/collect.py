@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from longlens.cli.parser import Parser
 from longlens.cli.terminal import complain
 from longlens.runs.results import check_same_data, collect, merge, read_table, write_results
 from longlens.untrusted import check_folder_name
@@ -22,14 +22,11 @@ kept as failed. Reads records only and needs no torch.
 
 def main(argv: Sequence[str]) -> int:
     """Run ``longlens collect``; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="longlens collect",
-        description="Collect the records of an experiment into one compact file.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(
+        "collect", "Collect the records of an experiment into one compact file.", EPILOG
     )
     parser.add_argument("folders", nargs="+", metavar="RUNS/NAME", help="folders of an experiment")
-    parser.add_argument("-o", "--out", default=None, help="file (default: results/NAME.json)")
+    parser.add_output("default: results/NAME.json")
     args = parser.parse_args(argv)
     problems: list[str] = []
     table = collect(args.folders[0], problems)
@@ -37,13 +34,13 @@ def main(argv: Sequence[str]) -> int:
         table = merge(collect(folder, problems), table)
     for problem in problems:
         complain("longlens collect", problem)
-    if table.quick and args.out is None:
+    if table.quick and args.output is None:
         raise ValueError(
             f"{args.folders[0]} holds runs of --quick, which are no results; give -o FILE to "
             "collect them all the same"
         )
     name = check_folder_name(table.name, "the experiment's name")
-    path = Path(args.out or f"results/{name}.json")
+    path = args.output or Path(f"results/{name}.json")
     if path.exists():
         table = merge(table, read_table(path))
     check_same_data(table.records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,26 +11,21 @@ from statistics import mean
 from typing import Any
 
 from longlens.charts import Line, line_chart, standalone
-from longlens.cli.words import command_line
+from longlens.cli.parser import Parser, UsageError, command_line, numbers
 from longlens.runs.results import ResultTable, write_results
 
 EPILOG = """examples:
   longlens curve runs/listops-las-0-5e1cd8ed --context 64,128,256,512
   longlens curve runs/listops-las-0-5e1cd8ed runs/listops-s4d-0-91ad33c0 --examples 1000,5000,25000
-  longlens curve runs/far-order-s4d-0-0c1e --vary task_options.distance=64,256,1024 --seeds 0,1,2
+  longlens curve runs/far-order-s4d-0-0c1e --vary task_options.distance=64,256,1024 --seeds 3
 
 Every point is trained anew with the run's own options, of which one is replaced, and gets a record
 of its own; points that are finished are taken as they are, so the same command goes on."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens curve``."""
-    p = argparse.ArgumentParser(
-        prog="longlens curve",
-        description="Draw what runs reach over one of their options.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    p = Parser("curve", "Draw what runs reach over one of their options.", EPILOG)
     p.add_argument("run", nargs="+", help="folder of a run; several give several lines")
     over = p.add_mutually_exclusive_group(required=True)
     over.add_argument("--context", help="context windows of each layer, as in 64,128,256 (the "
@@ -39,25 +33,14 @@ def parser() -> argparse.ArgumentParser:
     over.add_argument("--examples", help="training set sizes, as in 1000,5000,25000")
     over.add_argument("--length", help="positions to which examples are cut")
     over.add_argument("--vary", metavar="KEY=V1,V2,…", help="any option of `longlens train`")
-    p.add_argument("--seeds", help="as in 0,1,2 (default: each run's own)")
-    p.add_argument("--output", help="where to write (default: results/curve_RUN_OPTION.json)")
-    p.add_argument("--plot", help="the picture (default: as --output, ending in .svg)")
+    p.add_argument("--seeds", type=int, metavar="N", help="seeds 0 … N-1 (default: each run's own)")
+    p.add_output("where to write (default: results/curve_RUN_OPTION.json)")
+    p.add_argument("--plot", type=Path, metavar="FILE",
+                   help="the picture (default: as --output, ending in .svg)")  # fmt: skip
     p.add_argument("--runs", help="folder of the new records (default: beside the run)")
     p.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")
     p.add_argument("--root", help="the data cache")
     return p
-
-
-def numbers(text: str, name: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them.
-
-    >>> numbers("64,128", "context")
-    (64, 128)
-    """
-    words = text.split(",")
-    if not all(word.strip().isdigit() for word in words):
-        raise ValueError(f"{name} must be whole numbers, as in 64,128; got {text!r}")
-    return tuple(int(word) for word in words)
 
 
 def draw(table: ResultTable) -> str:
@@ -97,14 +80,14 @@ def main(argv: Sequence[str]) -> int:
     else:
         key, equals, text = args.vary.partition("=")
         if not key or not equals:
-            raise ValueError(f"vary must be KEY=V1,V2,…, got {args.vary!r}")
+            raise UsageError(f"vary must be KEY=V1,V2,…, got {args.vary!r}")
         values = json.loads(f"[{text}]")
         if not values or not all(isinstance(value, int | float) for value in values):
             raise ValueError(f"vary needs numbers, as in KEY=1,2,4; got {text!r}")
         axis = Axis(key.rpartition(".")[2], key, tuple(values))
     short = axis.key.rpartition(".")[2]
-    output = Path(args.output or f"results/curve_{folders[0].name}_{short}.json")
-    plot = Path(args.plot) if args.plot else output.with_suffix(".svg")
+    output = args.output or Path(f"results/curve_{folders[0].name}_{short}.json")
+    plot = args.plot or output.with_suffix(".svg")
     command = command_line("curve", argv)
 
     def save(table: ResultTable) -> None:
@@ -112,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
         write_output(plot, draw(table).encode())
 
     table = curve(
-        runs, axis, numbers(args.seeds, "seeds") if args.seeds else None, save,
+        runs, axis, tuple(range(args.seeds)) if args.seeds else None, save,
         lambda line: print(line, flush=True), workers=args.workers,
     )  # fmt: skip
     print(f"{output}\n{plot}")

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import inspect
+import json
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from jsonargparse import ArgumentError, ArgumentParser
-
 from longlens import tasks
+from longlens.cli.parser import (
+    Parser,
+    UsageError,
+    add_options,
+    defaults_of,
+    explained,
+    key_values,
+    near,
+)
 from longlens.cli.terminal import complain
+from longlens.tables import Table
 from longlens.tasks import gallery, stats
 from longlens.tasks.build import default_workers, find_folder, make_options
 from longlens.tasks.cache import cache_root
@@ -22,18 +32,15 @@ from longlens.tasks.spec import SPLITS, Kind
 
 USAGE = """usage: longlens data COMMAND …
 
-  list                      every task: length, classes, sizes, source, licence
+  list [NAME …] [--json]    every task; of a NAME also its options, source and licence
   prepare NAME [options]    make a data set: generate it, download it, or take it from --from PATH
   import NAME [options]     make a task out of your own file (--from) or .npy arrays
   show NAME [options]       print or draw examples; lengths, class balance, duplicates; a gallery
   verify [NAME]             check every byte of one data set, or of all, against its sha256
 
-`longlens data COMMAND --help` (for prepare, show and verify: `longlens data prepare NAME --help`,
-since options depend on the task). Data live in $LONGLENS_DATA, else in the platform's cache folder.
+Options of a task are given as in `longlens data show far-order --set distance=64`. Data live in
+$LONGLENS_DATA, else in the platform's cache folder. `longlens data COMMAND --help` tells more.
 """
-
-
-FLAGS = ("--subset", "--color", "--replace")  # alone they mean true
 
 
 def _prepared(root: str | Path | None) -> dict[str, list[Path]]:
@@ -51,30 +58,66 @@ def _prepared(root: str | Path | None) -> dict[str, list[Path]]:
 
 
 def list_tasks(words: Sequence[str]) -> None:
-    """Print every task with its length, classes, sizes, source and licence; mark prepared ones."""
-    (root,), _ = _parsed(_parser("list", "Every task."), words, "root")
-    prepared = _prepared(root)
+    """Print every task as a table; of those that are named everything."""
+    parser = _parser("list", "Every task, or all that is known of some.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="show these alone, with options")
+    parser.add_json()
+    args = parser.parse_args(words)
+    prepared = _prepared(args.root)
+    rows: list[dict[str, Any]] = []
     for info in TASKS.values():
-        mark = "prepared" if info.name in prepared else "generated on first use"
-        if info.needs_source and info.name not in prepared:
-            mark = "not prepared"
-        print(f"{info.name}  [{mark}]\n    {info.summary}")
-        print(f"    length {info.length}; classes {info.classes}; train/val/test {info.sizes}")
-        print(f"    source: {info.source}; licence: {info.licence}")
+        missing = "to be downloaded or given" if info.needs_source else "generated on first use"
+        state = "prepared" if info.name in prepared else missing
+        rows.append({"name": info.name, "length": info.length, "classes": info.classes,
+                     "examples": info.sizes, "data": state, "what": info.summary,
+                     "source": info.source, "licence": info.licence})  # fmt: skip
     for name in sorted(set(prepared) - set(TASKS)):
-        print(f"{name}  [prepared]\n    {prepared[name][0]}")
-        _facts(read_manifest(prepared[name][0]))
-    print(f"cache: {cache_root(root)}")
+        rows.append({"name": name, **_facts(read_manifest(prepared[name][0])), "data": "imported",
+                     "what": f"yours, in {prepared[name][0]}", "source": "", "licence": ""}
+                    )  # fmt: skip
+    for name in args.names:
+        if name not in {row["name"] for row in rows}:
+            find_task(name)  # raises, with the near match
+    if args.names:
+        rows = [
+            row | {"options": _options(row["name"])} for row in rows if row["name"] in args.names
+        ]
+    if args.json:
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    elif args.names:
+        for row in rows:
+            options = row.pop("options")
+            print("\n".join(f"{key:<10}{value}" for key, value in row.items()))
+            for name, option in options.items():
+                print(f"  --set {name}={json.dumps(option['default'])}  {option['help']}")
+    else:
+        shown = ("name", "length", "classes", "examples", "data", "what")
+        print(Table.of([{key: row[key] for key in shown} for row in rows]).text())
+        print(f"\nexamples are of train / validation / test; cache: {cache_root(args.root)}")
 
 
-def _facts(manifest: Manifest) -> None:
-    """Length, classes and sizes of an imported task, in one line."""
+def _options(name: str) -> dict[str, dict[str, Any]]:
+    """The options of a task: what each is, and its default."""
+    if name not in TASKS:
+        return {}
+    kind = TASKS[name].options
+    docs = explained(kind)
+    return {
+        key: {"default": default, "help": docs.get(key, "")}
+        for key, default in defaults_of(kind).items()
+    }
+
+
+def _facts(manifest: Manifest) -> dict[str, str]:
+    """Length, classes and sizes of an imported task."""
     spec = manifest.spec
-    what = f"{spec.num_classes} classes" if spec.num_classes else spec.kind.replace("_", " ")
-    channels = f" × {spec.channels} channels" if (spec.channels or 1) > 1 else ""
-    sizes = "/".join(f"{manifest.examples[split]:,}" for split in SPLITS)
+    channels = f" × {spec.channels}" if (spec.channels or 1) > 1 else ""
     shorter = "up to " if spec.pad_id is not None else ""
-    print(f"    length {shorter}{spec.max_length:,}{channels}; {what}; train/val/test {sizes}")
+    return {
+        "length": f"{shorter}{spec.max_length:,}{channels}" if spec.max_length else "any",
+        "classes": str(spec.num_classes or "–"),
+        "examples": " / ".join(f"{manifest.examples[split]:,}" for split in SPLITS),
+    }
 
 
 def _describe(manifest: Manifest) -> None:
@@ -96,66 +139,54 @@ def _describe(manifest: Manifest) -> None:
 
 def prepare(words: Sequence[str]) -> None:
     """Make a data set and print its counts and hashes."""
-    parser = _task_parser("prepare", "Generate, download or read a data set.", words)
-    have = "what you have: the official archive, its files, or arrays"
-    parser.add_argument("--from", type=str | None, default=None, help=have)
-    elsewhere = "an address that has the official file"
-    parser.add_argument("--mirror", type=str | None, default=None, help=elsewhere)
-    parser.add_argument("--workers", type=int | None, default=None, help="default: all cores")
-    (name, root, source, mirror, workers), options = _parsed(
-        parser, words, "name", "root", "from", "mirror", "workers"
-    )
-    workers = default_workers() if workers is None else workers
-    _describe(tasks.prepare(name, root, source=source, mirror=mirror, workers=workers, **options))
+    parser = _task_parser("prepare", "Generate, download or read a data set.")
+    parser.add_argument("--from", dest="source", metavar="PATH",
+                        help="what you have: the official archive, its files, or arrays"
+                        )  # fmt: skip
+    parser.add_argument("--mirror", metavar="URL", help="an address that has the official file")
+    parser.add_argument("--workers", type=int, default=default_workers(), help="default: all cores")
+    args = parser.parse_args(words)
+    options = key_values(args.changes)
+    _describe(tasks.prepare(args.name, args.root, source=args.source, mirror=args.mirror,
+                            workers=args.workers, **options))  # fmt: skip
 
 
 def import_task(words: Sequence[str]) -> None:
     """Make a task out of the user's file or arrays and print its counts and hashes."""
     parser = _parser("import", "Make a task out of a file (--from), or of .npy arrays (--tokens).")
-    parser.add_argument("name", type=str, help="under which you will load it")
+    parser.add_argument("name", help="under which you will load it")
+    known = {
+        name: p for name, p in inspect.signature(tasks.import_file).parameters.items()
+        if name not in ("source", "name", "root")
+    }  # fmt: skip
     if any(word.partition("=")[0] == "--from" for word in words):
-        parser.add_argument("--from", type=str, help=".npy, .npz, .csv, .tsv, .ts, .parquet, a "
-                            "folder with a train and a test file, or ucr:NAME")  # fmt: skip
-        parser.add_function_arguments(
-            tasks.import_file, as_group=False, skip={"source", "name", "root"}
-        )
-        values = parser.parse_args(list(words)).as_dict()
-        _describe(tasks.import_file(values.pop("from"), **values))
+        parser.add_argument("--from", dest="source", metavar="PATH", help=".npy, .npz, .csv, .tsv, "
+                            ".ts, .parquet, a folder with a train and a test file, or ucr:NAME"
+                            )  # fmt: skip
+        add_options(parser, tasks.import_file, known)
+        _describe(tasks.import_file(**vars(parser.parse_args(words))))
         return
-    arrays = {
-        "tokens": "integers (N, L), floats (N, L) or (N, L, C); with --lengths also all of them "
-        "one after the other; without targets one long stream (total,)",
-        "targets": "classes (N,), or floats (N,), (N, T) or (N, T, D) for the last T positions; "
-        "left out: next-token prediction",
-        "lengths": "(N,) where examples differ in length",
-        "split": "(N,) train, validation or test (0, 1, 2), where that is given",
-    }
-    for option, what in arrays.items():
-        kind: Any = str if option == "tokens" else str | None
-        need = {"required": True} if option == "tokens" else {"default": None}
-        parser.add_argument(f"--{option}", type=kind, help=f".npy file: {what}", **need)
-    parser.add_argument("--kind", choices=get_args(Kind), default=None,
-                        help="what the targets are, where their type does not say it")  # fmt: skip
-    parser.add_function_arguments(
-        tasks.import_arrays, as_group=False,
-        skip={"name", "root", "kind", "class_names", "encoding", "notes", *arrays},
-    )  # fmt: skip
-    _describe(tasks.import_arrays(**parser.parse_args(list(words)).as_dict()))
+    docs = explained(tasks.import_arrays)
+    for option in ("tokens", "targets", "lengths", "split"):
+        parser.add_argument(f"--{option}", required=option == "tokens", metavar="FILE",
+                            help=f".npy file: {docs[option]}")  # fmt: skip
+    others = ("kind", "num_classes", "vocab_size", "validation", "test", "seed", "replace")
+    add_options(parser, tasks.import_arrays, others, {"kind": get_args(Kind)})
+    _describe(tasks.import_arrays(**vars(parser.parse_args(words))))
 
 
 def show(words: Sequence[str]) -> None:
     """Print or draw a few examples and the task's statistics; write a gallery, if asked for."""
-    parser = _task_parser("show", "Look at a data set.", words)
-    parser.add_argument("--split", type=str, default="train", help="|".join(SPLITS))
-    parser.add_argument("--count", type=int, default=3, help="examples to print")
+    parser = _task_parser("show", "Look at a data set.")
+    parser.add_argument("--split", default="train", choices=SPLITS, help="default: train")
+    parser.add_argument("--count", type=int, default=3, help="examples to print (default: 3)")
     parser.add_argument("--pick", type=int, default=0, help="seed of the choice of examples")
-    parser.add_argument("--out", type=str | None, default=None, help="gallery: .png, .html")
-    (name, root, split, count, pick, out), options = _parsed(
-        parser, words, "name", "root", "split", "count", "pick", "out"
-    )
+    parser.add_output("also write a gallery: .png or .html")
+    args = parser.parse_args(words)
+    split, count, pick = args.split, args.count, args.pick
     if count < 1:
         raise DataError(f"count must be 1 or more, got {count}")
-    task = tasks.load(name, root, **options)
+    task = tasks.load(args.name, args.root, **key_values(args.changes))
     for title, text, _ in gallery.example_texts(task, split, count, pick):
         print(f"--- {title}\n{text}\n")
     facts, shared = stats.task_stats(task)
@@ -173,15 +204,15 @@ def show(words: Sequence[str]) -> None:
             print(f"  {low:>7,}–{high:<7,} {'█' * round(40 * number / most)} {number:,}")
     for (first, second), number in shared.items():
         print(f"in both {first} and {second}: {number}")
-    if out is not None:
-        gallery.write_gallery(task, Path(out), split, max(count, 16), pick, facts)
-        print(f"gallery: {out}")
+    if args.output is not None:
+        gallery.write_gallery(task, args.output, split, max(count, 16), pick, facts)
+        print(f"gallery: {args.output}")
 
 
 def verify(words: Sequence[str]) -> None:
     """Check every file of one data set, or of every prepared one; name every bad one."""
-    parser = _task_parser("verify", "Check every byte.", words, optional=True)
-    (name, root), options = _parsed(parser, words, "name", "root")
+    args = _task_parser("verify", "Check every byte.", nargs="?").parse_args(words)
+    name, root, options = args.name, args.root, key_values(args.changes)
     if name is None:
         folders = [folder for group in _prepared(root).values() for folder in group]
     elif (imported := imported_folder(root, name)) is not None:
@@ -205,70 +236,25 @@ def verify(words: Sequence[str]) -> None:
         print(f"nothing is prepared under {cache_root(root)}")
 
 
-def _parser(command: str, about: str) -> ArgumentParser:
-    parser = ArgumentParser(prog=f"longlens data {command}", description=about, exit_on_error=False)
-    parser.add_argument("--root", type=str | None, default=None, help="the cache folder")
+def _parser(command: str, about: str, settable: Container[str] = ()) -> Parser:
+    parser = Parser(f"data {command}", about, settable=settable)
+    parser.add_argument("--root", metavar="FOLDER", help="the cache folder")
     return parser
 
 
-def _task_parser(
-    command: str, about: str, words: Sequence[str], optional: bool = False
-) -> ArgumentParser:
-    """Make a parser with the options of the task that ``words`` name."""
-    name = _named(words)
-    about += "" if name else f" `longlens data {command} NAME --help` lists the options of a task."
-    parser = _parser(command, about)
-    which = f"one of {', '.join(TASKS)}, another retrieval-NAME, or what you imported"
-    parser.add_argument("name", type=str | None, nargs="?" if optional else None, help=which)
-    if name is not None and (name in TASKS or name.startswith("retrieval-")):
-        parser.add_class_arguments(find_task(name).options, help=f"options of {name}")
+def _task_parser(command: str, about: str, **more: Any) -> Parser:
+    parser = _parser(
+        command, about, {name for info in TASKS.values() for name in _options(info.name)}
+    )
+    parser.add_argument("name", help="of `longlens data list`, another retrieval-NAME, or what you "
+                        "imported", **more)  # fmt: skip
+    parser.add_set("an option of the task, of `longlens data list NAME`")
     return parser
-
-
-def _parsed(
-    parser: ArgumentParser, words: Sequence[str], *taken: str
-) -> tuple[list[Any], dict[str, Any]]:
-    """The values of the options ``taken``, and those of the task that were given.
-
-    The others are left out, so that messages can repeat what somebody wrote.
-    """
-    values = parser.parse_args(list(words)).as_dict()
-    given = {word[2:].split("=")[0] for word in words if word.startswith("--")} - {*taken}
-    return [values[name] for name in taken], {k: v for k, v in values.items() if k in given}
-
-
-def _named(given: Sequence[str]) -> str | None:
-    """Return the first word that is neither an option nor its value."""
-    words = iter(given)
-    for word in words:
-        if not word.startswith("-"):
-            return word
-        if "=" not in word and word not in ("-h", "--help"):
-            next(words, None)
-    return None
-
-
-def _spelled_out(given: list[str]) -> list[str]:
-    """Spell options as the parser knows them.
-
-    >>> _spelled_out(["--min-length=5", "--subset", "--from", "a-b"])
-    ['--min_length=5', '--subset', 'true', '--from', 'a-b']
-    """
-    words = []
-    for number, word in enumerate(given):
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            word = f"--{name.replace('-', '_')}{equals}{value}"
-        words.append(word)
-        if word in FLAGS and given[number + 1 : number + 2] not in (["true"], ["false"]):
-            words.append("true")
-    return words
 
 
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
     "list": list_tasks,
     "prepare": prepare,
-    "download": prepare,
     "import": import_task,
     "show": show,
     "verify": verify,
@@ -281,9 +267,7 @@ def main(argv: Sequence[str]) -> int:
         print(USAGE, end="")
         return 0
     if argv[0] not in COMMANDS:
-        raise DataError(f"command must be one of {', '.join(COMMANDS)}, got {argv[0]!r}")
-    try:
-        COMMANDS[argv[0]](_spelled_out(list(argv[1:])))
-    except ArgumentError as error:
-        raise DataError(str(error)) from None
+        raise UsageError(f"command must be one of {', '.join(COMMANDS)}, got {argv[0]!r}"
+                         f"{near(argv[0], COMMANDS)}")  # fmt: skip
+    COMMANDS[argv[0]](argv[1:])
     return 0

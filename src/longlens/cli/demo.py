@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.cli import report
+from longlens.cli.parser import Parser
 from longlens.runs import train_run
 from longlens.runs.record import Record, read_record
 from longlens.runs.run import run_folder
@@ -100,21 +100,22 @@ def _is_demo(folder: Path) -> bool:
 
 def main(argv: Sequence[str]) -> int:
     """Entry of `longlens demo`."""
-    parser = argparse.ArgumentParser(
-        prog="longlens demo",
-        description="Train softmax and LaS attention, and two controls, to tell the periods of "
-        "noisy waves.",
+    about = "Train softmax and LaS attention, and two controls, to tell the periods of noisy waves."
+    parser = Parser("demo", about)
+    parser.add_argument("--steps", type=int, default=160, help="training steps (default: 160)")
+    parser.add_argument(
+        "--length", type=int, default=256, help="tokens per sequence (default: 256)"
     )
-    parser.add_argument("--steps", type=int, default=160, help="training steps (default 160)")
-    parser.add_argument("--length", type=int, default=256, help="tokens per sequence (default 256)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default 0)")
-    parser.add_argument("--out", default="runs/demo", help="folder of the records (runs/demo)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument(
+        "--runs", default="runs/demo", help="folder of records (default: runs/demo)"
+    )
     given = parser.parse_args(list(argv))
     for name in ("steps", "length"):
         if getattr(given, name) < 2:
             raise ValueError(f"{name} must be at least 2, got {getattr(given, name)}")
     print(f"Noisy waves of {given.length} samples, four periods; chance is 25 %.", flush=True)
-    folder = Path(given.out)
+    folder = Path(given.runs)
     count = given.steps * BATCH + 1500  # every training sequence is seen once
     import_arrays(
         TASK,

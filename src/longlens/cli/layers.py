@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
 from typing import Any
 
+from longlens.cli.parser import Parser
 from longlens.models.aspects import ASPECTS, Description
 from longlens.tables import Table
 
@@ -30,22 +30,18 @@ non-rec: no recurrence over the sequence (measured)
 step: can run one position at a time"""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens layers``."""
-    p = argparse.ArgumentParser(
-        prog="longlens layers",
-        description="Every mixer of the zoo: cost, direction, parameters, and the design aspects "
-        "of the LaS paper's Table 10, measured from the built layer where that is possible.",
-        epilog="example: longlens layers s4 las mega --format markdown",
+    p = Parser(
+        "layers",
+        "Every mixer of the zoo: cost, direction, parameters, and the design aspects of the LaS "
+        "paper's Table 10, measured from the built layer where that is possible.",
+        "example: longlens layers s4 las mega --format markdown",
     )
     p.add_argument("keys", nargs="*", metavar="KEY", help="mixers to show (default: all)")
     p.add_argument("--dim", type=int, default=256, help="width to count parameters at (256)")
-    p.add_argument(
-        "--format",
-        choices=("table", "markdown", "json"),
-        default="table",
-        help="how to print (table)",
-    )
+    p.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
+    p.add_json()
     p.add_argument("--options", action="store_true", help="print the options of each mixer instead")
     return p
 
@@ -71,10 +67,13 @@ def fitted(table: Table, width: int) -> str:
     return f"{narrow.text(' ')}\n\n{note}"
 
 
-def show_options(keys: Sequence[str]) -> None:
+def show_options(keys: Sequence[str], as_json: bool) -> None:
     """Print every option with its default."""
     from longlens.layers import options_of
 
+    if as_json:
+        print(json.dumps({key: options_of(key) for key in keys}, indent=1, default=str))
+        return
     for key in keys:
         print(key)
         for name, default in options_of(key).items():
@@ -92,11 +91,11 @@ def main(argv: Sequence[str]) -> int:
         if key not in MIXERS:
             raise unknown("mixer", key, MIXERS)
     if args.options:
-        show_options(keys)
+        show_options(keys, args.json)
         return 0
     from longlens.models.aspects import describe
 
-    if args.format == "json":
+    if args.json:
         print(json.dumps([dataclasses.asdict(describe(key, args.dim)) for key in keys], indent=1))
         return 0
     table = Table(list(COLUMNS.values()), [cells(describe(key, args.dim)) for key in keys])

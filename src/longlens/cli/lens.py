@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from longlens.cli.parser import Parser
 from longlens.files import write_output
 
 if TYPE_CHECKING:
@@ -16,28 +16,26 @@ if TYPE_CHECKING:
     from longlens.lens.subjects import Subject
 
 EPILOG = """examples:
-  longlens lens s4d mega sgconv las -o lens/
-  longlens lens runs/listops-las-0-5e1cd8ed runs/listops-softmax-0-77aa31c2 -o lens/
-  longlens lens las:bound=0.05,window=9 softmax -o lens/"""
+  longlens lens s4d mega sgconv las
+  longlens lens runs/listops-las-0-5e1cd8ed runs/listops-softmax-0-77aa31c2
+  longlens lens las:bound=0.05,window=9 softmax --folder wide/"""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens lens``."""
-    p = argparse.ArgumentParser(
-        prog="longlens lens",
-        description="Look inside layers: convolution kernels, attention by distance, effective "
-        "receptive fields, how fast they decay and how smooth they are. Writes lens.json, tables "
-        "and pictures.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    p = Parser(
+        "lens",
+        "Look inside layers: convolution kernels, attention by distance, effective receptive "
+        "fields, how fast they decay and how smooth they are. Writes lens.json, tables and "
+        "pictures.",
+        EPILOG,
     )
     p.add_argument("subjects", nargs="+", metavar="RUN|MIXER",
                    help="the folder of a finished run, or a key of `longlens layers`, with options "
                    "as in las:bound=0.05,window=9; 'all' stands for every key")  # fmt: skip
-    p.add_argument("-o", "--folder", type=Path, default=Path("lens"), metavar="FOLDER",
-                   help="where to write (lens)")  # fmt: skip
-    p.add_argument("--output", type=Path, metavar="FILE",
-                   help="also write the measurements here: results/lens_NAME.json")  # fmt: skip
+    p.add_argument("--folder", type=Path, default=Path("lens"),
+                   help="where tables and pictures go (default: lens)")  # fmt: skip
+    p.add_output("also write the measurements here: results/lens_NAME.json")
     p.add_argument("--title", help="of the measurements (the subjects' names)")
     p.add_argument("--length", type=int, help="positions (512; for a run at most its own)")
     p.add_argument("--dim", type=int, default=64, help="width of a fresh mixer (64)")

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
 from longlens._version import __version__
+from longlens.cli.parser import UsageError, near
 from longlens.cli.terminal import INTERRUPTED, complain, leave_pipe, plain_output
 
 COMMANDS = {
     "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
     "train": "train any mixer on any task, with a record; goes on where it was cut off",
+    "evaluate": "measure a trained run again, on any split or another task",
+    "predict": "what a trained run says about your own inputs",
     "run": "an experiment (table2, readings …) or a table of runs, here or on a cluster",
     "collect": "the records of an experiment as one compact file",
     "tune": "search over any options of train",
@@ -34,10 +36,8 @@ COMMANDS = {
 }
 
 # Modules of the extra `lab`, and the packages that hold them.
-LAB = {
-    name: name for name in ("jsonargparse", "jinja2", "torch", "numpy", "safetensors", "filelock")
-}
-LAB["PIL"] = "pillow"
+LAB = {name: name for name in ("jinja2", "torch", "numpy", "safetensors", "filelock")}
+LAB |= {"PIL": "pillow", "yaml": "pyyaml"}
 
 
 def usage() -> str:
@@ -66,14 +66,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = words[0]
     if name not in COMMANDS or not _exists(name):
-        near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        print(f"longlens: unknown command {name!r}{hint}\n\n{usage()}", file=sys.stderr)
+        complain("longlens", f"unknown command {name!r}{near(name, COMMANDS)} (longlens --help)")
         return 2
     try:
         with plain_output():
             code: int = import_module(f"longlens.cli.{name}").main(words[1:])
             sys.stdout.flush()
+    except UsageError as error:
+        complain(f"longlens {name}", f"{error} (longlens {name} --help)")
+        return 2
     except ModuleNotFoundError as error:
         if error.name not in LAB:
             raise

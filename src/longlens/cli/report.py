@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from longlens.charts import standalone
+from longlens.cli.parser import Parser
 from longlens.cli.terminal import complain
 from longlens.files import write_output
 from longlens.report.atlas import draw_atlas
@@ -22,32 +22,26 @@ WIDTH = 640  # of pictures that are files
 EPILOG = """examples:
   longlens report                                     report.html from results/
   longlens report results/table2.json runs -o page.html
-  longlens report --format md --only table2           a table for a README
+  longlens report --format markdown --only table2     a table for a README
   longlens report --format csv                        every cell with its conditions
   longlens report --pictures docs/pictures            charts as SVG files
   longlens report --update README.md                  write the tables inside README.md anew"""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens report``."""
-    p = argparse.ArgumentParser(
-        prog="longlens report",
-        description="Show results: published numbers beside ours, curves, speed, failures.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Show results: published numbers beside ours, curves, speed, failures."
+    p = Parser("report", about, EPILOG)
     p.add_argument(
-        "records", nargs="*", default=["results"],
-        help="files of results (.json, .csv), folders of them, folders of runs (default: results)",
+        "records", nargs="*",
+        help="files of results (.json, .csv), folders of them, folders of runs (default: results, "
+        "else runs)",
     )  # fmt: skip
     p.add_argument(
-        "--format", default=None, choices=("html", "md", "csv"),
+        "--format", default=None, choices=("html", "markdown", "csv"),
         help="html is one page with everything, the others are its tables (default: html)",
     )  # fmt: skip
-    p.add_argument(
-        "-o", "--output", type=Path, default=None, metavar="FILE",
-        help="default: report.html for html; the others are printed",
-    )  # fmt: skip
+    p.add_output("default: report.html for html; the others are printed")
     p.add_argument("--only", nargs="+", default=None, metavar="NAME", help="of these results only")
     p.add_argument("--title", default="longlens report", help="the page's title")
     p.add_argument(
@@ -69,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
     shown = args.format or args.output or not (args.update or args.pictures)
     if not shown and not args.pictures:
         return 0
-    results = read_results(args.records)
+    results = read_results(args.records or ["results" if Path("results").is_dir() else "runs"])
     if args.only:
         results = results.only(args.only)
     if args.pictures:

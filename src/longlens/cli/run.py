@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from longlens.cli.parser import Parser, UsageError, key_values, near
 from longlens.cli.terminal import complain
-from longlens.cli.words import key_values
+from longlens.cli.train import NAMES as TRAIN_OPTIONS
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
 from longlens.experiments.standins import prepare_stand_in, quick_data
-from longlens.runs.cell import read_cells
+from longlens.runs.cell import read_cells, with_options
 from longlens.runs.record import Record
 from longlens.runs.results import write_labels
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from longlens.runs.sweeps import Engine
     from longlens.training.options import TrainOptions
 
-OWN = ("only", "seeds", "budget", "changes", "quick", "list")  # options of experiments alone
+OWN = ("only", "seeds", "budget", "quick", "list")  # options of experiments alone
 
 EPILOG = """experiments:
 {experiments}
@@ -41,16 +42,12 @@ it was cut off, tries again what failed, and does what is new; given twice at on
 work."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens run``."""
     width = max(map(len, NAMES))
     listed = "\n".join(f"  {name:<{width}}  {find(name).title}" for name in NAMES)
-    p = argparse.ArgumentParser(
-        prog="longlens run",
-        description="Run every cell of an experiment or a table, and keep one record each.",
-        epilog=EPILOG.format(experiments=listed),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "Run every cell of an experiment or a table, and keep one record each."
+    p = Parser("run", about, EPILOG.format(experiments=listed), settable=TRAIN_OPTIONS)
     p.add_argument("what", metavar="NAME|FILE", help="an experiment, or a file of cells or a grid")
     p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
     group = p.add_argument_group("experiments only")
@@ -62,12 +59,10 @@ def parser() -> argparse.ArgumentParser:
         "--seeds", type=int, default=1, metavar="N", help="seeds 0 … N-1 (default: 1)"
     )
     group.add_argument("--budget", default=None, metavar="8m", help="wall time of each run")
-    group.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes",
-        help="an option of longlens train for every run, as in graphs=step; may be given again",
-    )  # fmt: skip
     group.add_argument("--quick", action="store_true", help="tiny models, a few steps, no results")
     group.add_argument("--list", action="store_true", help="print the runs and do nothing")
+    p.add_set("an option of `longlens train` for every run, as in graphs=step")
+    p.add_json()
     add_engine_options(p)
     return p
 
@@ -91,12 +86,13 @@ def engine_of(args: argparse.Namespace) -> Engine:
     return find_engine(args.on, args.workers, args.devices.split(",") if args.devices else ())
 
 
-def checked_cells(table: str, runs: str) -> list[TrainOptions]:
+def checked_cells(table: str, runs: str, changes: dict[str, Any]) -> list[TrainOptions]:
     """Read a table's cells and check them all before the first is run."""
     from longlens.runs.sweeps import as_options
 
     cells = []
-    for number, cell in enumerate(read_cells(table)):
+    for number, plain in enumerate(read_cells(table)):
+        cell = with_options(plain, changes)
         try:
             if "runs" in cell:  # a table of somebody else's must not write elsewhere
                 raise ValueError("runs is no option of a table; give --runs")
@@ -108,10 +104,12 @@ def checked_cells(table: str, runs: str) -> list[TrainOptions]:
 
 def read_changes(words: Iterable[str]) -> dict[str, Any]:
     """The options of ``--set`` for every run of an experiment."""
-    changes = key_values(words, "--set")
+    changes = key_values(words)
     for name in changes:
+        if (first := name.partition(".")[0]) not in TRAIN_OPTIONS:
+            raise UsageError(f"{first!r} is no option of train{near(first, TRAIN_OPTIONS)}")
         if name in ("seed", "runs", "name", "task"):
-            raise ValueError(f"--set cannot change {name!r}, which the experiment itself decides")
+            raise UsageError(f"--set cannot change {name!r}, which the experiment itself decides")
     return changes
 
 
@@ -131,6 +129,9 @@ def plan_cells(experiment: Experiment, args: argparse.Namespace) -> list[TrainOp
         args.only, args.seeds, budget=args.budget, changes=read_changes(args.changes),
         quick=args.quick, runs=args.runs,
     )  # fmt: skip
+    if args.list and args.json:
+        print(json.dumps(cells, indent=1))
+        return []
     if args.list:
         for cell in cells:
             shown = {k: v for k, v in cell.items() if k not in ("runs", "name", "seed")}
@@ -185,10 +186,9 @@ def main(argv: Sequence[str]) -> int:
     if is_experiment(args.what):
         cells = plan_cells(find(args.what), args)
     elif given := [name for name in OWN if getattr(args, name) != parser().get_default(name)]:
-        flag = "set" if given[0] == "changes" else given[0]
-        raise ValueError(f"--{flag} is for experiments, and {args.what} is a table")
+        raise UsageError(f"--{given[0]} is for experiments, and {args.what} is a table")
     else:
-        cells = checked_cells(args.what, args.runs)
+        cells = checked_cells(args.what, args.runs, key_values(args.changes))
     done = 0
 
     def each(place: int, record: Record) -> None:

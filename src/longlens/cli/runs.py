@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
+from longlens.cli.parser import Parser
 from longlens.cli.terminal import complain
 from longlens.report.read import check_columns, differing_options, select, sort
 from longlens.report.tables import FORMATS, grouped_rows, render, rows_of
@@ -19,17 +19,14 @@ EPILOG = f"""examples:
   longlens runs --diff                                 the options in which the runs differ
   longlens runs --columns name,lr,dim,mixer_options.window,validation,test.loss --format csv
 Columns are {", ".join(FIELDS)}, validation and test (the task's metric there), keys of the record
-and options."""
+and options. A status is finished, quick (finished, but of `longlens run --quick`: no result),
+stopped (by Ctrl-C or a signal), cut off (killed), failed, running or damaged; what is stopped or
+cut off goes on by the same command."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens runs``."""
-    p = argparse.ArgumentParser(
-        prog="longlens runs",
-        description="List and compare the records of runs.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    p = Parser("runs", "List and compare the records of runs.", EPILOG)
     p.add_argument("folder", nargs="?", default="runs", help="folder of records (default: runs)")
     p.add_argument(
         "--where", nargs="+", default=[], metavar="CONDITION", help="lr<0.01, seed=0,1 …"
@@ -39,7 +36,8 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--columns", default=None, metavar="A,B", help=f"default: {','.join(COLUMNS)}")
     p.add_argument("--diff", action="store_true", help="add the options in which the runs differ")
     p.add_argument("--by", default=None, metavar="A,B", help="one row for all runs that agree here")
-    p.add_argument("--format", default="text", choices=FORMATS)
+    p.add_argument("--format", default="text", choices=FORMATS[:-1], help="default: text")
+    p.add_json()
     p.add_argument("--all", action="store_true", help="also runs that were set aside")
     return p
 
@@ -64,5 +62,5 @@ def main(argv: Sequence[str]) -> int:
         if args.diff:
             columns[1:1] = [name for name in differing_options(runs) if name not in columns]
         rows = rows_of(runs, columns)
-    print(render(rows, args.format))
+    print(render(rows, "json" if args.json else args.format))
     return 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
+import json
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from longlens.charts import Line, line_chart, standalone, text_chart
+from longlens.cli.parser import Parser
 from longlens.cli.terminal import complain
 from longlens.files import write_output
 from longlens.report.tables import render, show
@@ -16,21 +16,19 @@ from longlens.runs.record import Record, read_record
 from longlens.runs.results import curve_lines
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens show``."""
-    p = argparse.ArgumentParser(
-        prog="longlens show",
-        description="Show runs: options, results, events and curves.",
-        epilog="example: longlens show runs/listops-las-0-5e1cd8ed runs/listops-s4d-0-91ad33c0 "
-        "--curve validation.accuracy --svg curves.svg",
-    )
+    p = Parser("show", "Show runs: options, results, events and curves.", "example: longlens show "
+               "runs/listops-las-0-5e1cd8ed runs/listops-s4d-0-91ad33c0\n"
+               "         --curve validation.accuracy -o curves.svg")  # fmt: skip
     p.add_argument("run", nargs="+", help="folder of a run")
     p.add_argument(
         "--curve", nargs="+", default=None, metavar="SPLIT.METRIC",
         help="default: train.loss, validation.loss and the metric on validation",
     )  # fmt: skip
     p.add_argument("--x", default="step", choices=("step", "epoch", "seconds"))
-    p.add_argument("--svg", default=None, metavar="FILE", help="draw all runs into a picture")
+    p.add_output("draw all runs into a picture (.svg)")
+    p.add_json()
     p.add_argument("--width", type=int, default=None, help="characters of a drawn curve")
     return p
 
@@ -109,13 +107,15 @@ def main(argv: Sequence[str]) -> int:
     for name in wanted:
         curve([], name, args.x)  # raises for a wrong one
     width = args.width or min(100, shutil.get_terminal_size((80, 24)).columns - 12)
-    for run, curves in zip(runs, lines, strict=True):
+    if args.json:
+        print(json.dumps([run.to_json() for run in runs], indent=1))
+    for run, curves in [] if args.json else zip(runs, lines, strict=True):
         print(describe(run))
         for name in wanted:
             title = f"{name.replace('.', ' ', 1)} by {args.x}"
             print(f"\n{text_chart(curve(curves, name, args.x, title), max(10, width))}")
         print()
-    if args.svg:
+    if args.output:
         named = [
             (f"{run.name} {name}", name, curves)
             for run, curves in zip(runs, lines, strict=True)
@@ -127,8 +127,8 @@ def main(argv: Sequence[str]) -> int:
         ]
         picture = line_chart(", ".join(wanted), [line for line in drawn if line.points], args.x,
                              width=640, height=360)  # fmt: skip
-        write_output(Path(args.svg), standalone(picture).encode())
-        print(f"picture: {args.svg}")
+        write_output(args.output, standalone(picture).encode())
+        print(f"picture: {args.output}")
     for problem in problems:
         complain("longlens show", problem)
     return 1 if problems else 0

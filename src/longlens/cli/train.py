@@ -2,92 +2,89 @@
 
 from __future__ import annotations
 
-import argparse
-import ast
-import inspect
 import os
 import sys
-import textwrap
-from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any
 
-from longlens.cli.terminal import INTERRUPTED, complain
-from longlens.runs.cell import read_values
+from longlens.cli.parser import Parser, UsageError, add_options, key_values
+from longlens.runs.cell import read_values, with_options
 from longlens.runs.record import Record
-from longlens.training.options import TrainOptions
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+from longlens.training.options import CHOICES, TrainOptions
 
 EPILOG = """examples:
   longlens train --task listops --mixer las --dim 128 --depth 6 --epochs 40
   longlens train --task image --mixer s4d --norm batch --lr 0.004 --budget 8m
+  longlens train --task far-order --set task_options.distance=64 --set mixer_options.window=9
   longlens train --config run.yaml --seed 1
   torchrun --nproc_per_node 4 -m longlens.cli.train --task listops --mixer las
 A run that was cut off goes on when the same command is given again."""
 
-
-def field_docs(kind: type) -> dict[str, str]:
-    """What stands below each field of a dataclass, inherited ones included, by name.
-
-    >>> field_docs(TrainOptions)["seed"][:28]
-    'Decides initial weights, ord'
-    """
-    docs = {}
-    for part in filter(is_dataclass, kind.__mro__):
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(part))).body
-        assert isinstance(body, ast.ClassDef)
-        for field, below in pairwise(body.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                assert isinstance(field.target, ast.Name) and isinstance(below.value, ast.Constant)
-                docs[field.target.id] = " ".join(str(below.value.value).split())
-    return docs
+# The first option of each group of the help.
+GROUPS = {
+    "task": "data", "mixer": "model", "pixels": "protocol", "steps": "how long (one of these)",
+    "optimizer": "optimisation", "evaluate_every": "evaluation", "device": "arithmetic",
+    "nonfinite": "faults, files, and what is shown",
+}  # fmt: skip
+NAMES = [field.name for field in fields(TrainOptions)]
 
 
 @cache
-def make_parser() -> ArgumentParser:
+def make_parser() -> Parser:
     """The command line of ``longlens train``, made once: a table parses hundreds of cells."""
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(
-        prog="longlens train",
-        description="Train a model, or go on with what was begun, and write its record.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        exit_on_error=False,
-    )
-    parser.add_argument("--config", action="config", help="a file of options (YAML or JSON)")
-    docs, types = field_docs(TrainOptions), get_type_hints(TrainOptions)
-    for field in fields(TrainOptions):
-        default = {} if field.name.endswith("_options") else field.default
-        shown = "" if default is None else f" (default: {default})"
-        what = docs[field.name].replace("%", "%%") + shown
-        parser.add_argument(f"--{field.name}", type=types[field.name], default=default, help=what)
+    about = "Train a model, or go on with what was begun, and write its record."
+    parser = Parser("train", about, EPILOG, settable=NAMES)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="options, in YAML or JSON")
+    parser.add_set("an option inside another (mixer_options.window=5, task_options.distance=64; "
+                   "`longlens layers KEY --options`, `longlens data list NAME`), or any"
+                   )  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="the same as --progress false")
+    group: Any = parser
+    for name in NAMES:
+        if name in GROUPS:
+            group = parser.add_argument_group(GROUPS[name])
+        if not name.endswith("_options"):
+            add_options(group, TrainOptions, [name], CHOICES)
     return parser
 
 
-def parse(argv: Sequence[str]) -> TrainOptions:
+def parse(words: Sequence[str]) -> TrainOptions:
     """Read options from words of a command line; ``--batch-size`` is ``--batch_size`` too."""
-    words = [_with_underscores(word) for word in argv]
-    for place, word in enumerate(words):
-        if word.startswith("--config"):
-            name = word.partition("=")[2] or "".join(words[place + 1 : place + 2])
-            if Path(name).is_file():
-                read_values(Path(name))  # the parser itself lets dates and numbers as keys through
-    values: dict[str, Any] = make_parser().parse_args(words).as_dict()
-    values.pop("config", None)
-    return TrainOptions(**values)
+    given = vars(make_parser().parse_args(words))
+    path, changes = given.pop("config"), key_values(given.pop("changes"))
+    if given.pop("quiet"):
+        given["progress"] = False
+    try:
+        config = {} if path is None else read_values(path)
+        if not isinstance(config, Mapping):
+            raise ValueError(f"{path} must hold options by their names, as in dim: 64")
+        known = TrainOptions.from_values(config)
+    except ValueError as error:
+        in_file = f"{path}: " if path is not None and str(path) not in str(error) else ""
+        raise ValueError(f"{in_file}{error}") from None
+    for name in changes:
+        if name.partition(".")[0] not in NAMES and (full := _inside(name, vars(known) | given)):
+            raise UsageError(f"{name!r} is no option of train; did you mean --set {full}=…?")
+    return TrainOptions.from_values(with_options({**config, **given}, changes))
 
 
-def _with_underscores(word: str) -> str:
-    name, equals, value = word.partition("=")
-    if not name.startswith("--"):
-        return word
-    return "--" + name[2:].replace("-", "_") + equals + value
+def _inside(name: str, values: Mapping[str, Any]) -> str | None:
+    """The option of the mixer or the task that somebody may have meant by a name."""
+    from longlens.layers.registry import MIXERS, options_of
+    from longlens.tasks.registry import TASKS
+
+    found: dict[str, str] = dict(zip(NAMES, NAMES, strict=True))
+    if values["task"] in TASKS:
+        options = fields(TASKS[values["task"]].options)
+        found |= {f.name: f"task_options.{f.name}" for f in options if f.name not in found}
+    if values["mixer"] in MIXERS:
+        found |= {k: f"mixer_options.{k}" for k in options_of(values["mixer"]) if k not in found}
+    near = get_close_matches(name, found, n=1)
+    return found[near[0]] if near else None
 
 
 def summary(record: Record) -> str:
@@ -106,39 +103,22 @@ def summary(record: Record) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run ``longlens train``; returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    from jsonargparse import ArgumentError
-
-    try:
-        options = parse(words)
-    except (ArgumentError, ValueError) as error:
-        complain("longlens train", error)
-        return 2 if isinstance(error, ArgumentError) else 1
+    options = parse(argv)
     from longlens.runs import train_run
     from longlens.runs.run import run_folder
     from longlens.tasks.own import bring_ucr
-    from longlens.training.faults import Stopped
 
-    try:
-        if options.task.startswith("ucr:"):
-            options = replace(options, task=bring_ucr(options.task, options.root))
-        record = train_run(options)
-    except Stopped as stop:
-        print(f"longlens train: {stop}", file=sys.stderr)
-        return 128 + stop.signum
-    except KeyboardInterrupt:  # torchrun starts this module itself
-        complain("longlens train", INTERRUPTED)
-        return 130
-    except (ValueError, OSError) as error:
-        complain("longlens train", error)
-        return 1
-
+    if options.task.startswith("ucr:"):
+        options = replace(options, task=bring_ucr(options.task, options.root))
+    record = train_run(options)
     if os.environ.get("RANK", "0") == "0":
         print(f"{summary(record)}\n{run_folder(options)}")
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+if __name__ == "__main__":  # torchrun starts this module itself
+    from longlens.cli.main import main as run
+
+    sys.exit(run(["train", *sys.argv[1:]]))

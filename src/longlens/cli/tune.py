@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
+from longlens.cli.parser import Parser, UsageError
 from longlens.cli.run import add_engine_options, engine_of, report_failures
 from longlens.cli.train import parse as parse_train
 from longlens.report.tables import render
@@ -33,31 +33,20 @@ alone; the test split takes no part in the choice. The same command again goes o
 off. Needs longlens[search]."""
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The command line of ``longlens tune``, less the options of ``longlens train``."""
-    p = argparse.ArgumentParser(
-        prog="longlens tune",
-        description="Search over options of `longlens train`.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    p = Parser("tune", "Search over options of `longlens train`.", EPILOG)
     p.add_argument("--search", nargs="+", required=True, metavar="NAME=RANGE")
     p.add_argument("--sampler", default="tpe", choices=(*SAMPLERS, "grid"))
     p.add_argument("--trials", type=int, default=20, help="runs (a grid has as many as it has)")
-    p.add_argument("--search_seed", type=int, default=0, help="of what the sampler chooses")
+    p.add_argument("--search-seed", type=int, default=0, help="of what the sampler chooses")
     add_engine_options(p)
     return p
 
 
 def base_cell(words: Sequence[str]) -> Cell:
     """Read options of ``longlens train``; return those that differ from their defaults."""
-    from jsonargparse import ArgumentError
-
-    try:
-        given = parse_train(words).to_json()
-    except ArgumentError as error:
-        raise ValueError(" ".join(str(error).split())) from None
+    given = parse_train(words).to_json()
     defaults = TrainOptions().to_json()
     return {name: value for name, value in given.items() if value != defaults[name]}
 
@@ -68,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     space = parse(args.search)
     base = base_cell(rest)
     if "name" in base:
-        raise ValueError("--name is for one run; those of a search are named by their options")
+        raise UsageError("--name is for one run; those of a search are named by their options")
     if args.trials < 1:
         raise ValueError(f"trials must be 1 or more, got {args.trials}")
     for name, values in space.items():  # before twenty trials fail for the same reason

@@ -131,6 +131,9 @@ MIXERS: dict[str, Callable[..., nn.Module]] = {
 """Key -> factory ``(dim, **options) -> mixer``. Add your own: ``MIXERS["mine"] = MyMixer``."""
 
 
+MANY = 30  # names, of which an error does not list all where it has a near match
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
     """The error for a name that is not there, near matches first.
 
@@ -140,7 +143,10 @@ def unknown(what: str, name: str, known: Iterable[str]) -> ValueError:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return ValueError(f"unknown {what} {name!r};{hint} known: {', '.join(map(repr, names))}")
+    listed = f" known: {', '.join(map(repr, names))}"
+    if len(names) > MANY and near:
+        listed = f" (one of {len(names)})"
+    return ValueError(f"unknown {what} {name!r};{hint}{listed}")
 
 
 def options_of(key: str) -> dict[str, Any]:
@@ -181,6 +187,12 @@ def build(key: str, dim: int, **options: Any) -> nn.Module:
     Traceback (most recent call last):
     ValueError: unknown option of 's4d' 'bidirectonal'; did you mean 'bidirectional' ...? known: ...
     """
+    check_options(key, options)
+    return MIXERS[key](dim, **options)
+
+
+def check_options(key: str, options: Iterable[str]) -> None:
+    """Raise ValueError unless ``key`` is a mixer and has these options."""
     known = options_of(key)
     factory = MIXERS[key]
     takes_any = not isinstance(factory, Lazy) and any(
@@ -189,4 +201,3 @@ def build(key: str, dim: int, **options: Any) -> nn.Module:
     for name in options:
         if name not in known and not takes_any:
             raise unknown(f"option of {key!r}", name, known)
-    return factory(dim, **options)

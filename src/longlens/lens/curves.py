@@ -8,7 +8,7 @@ the whole example is still read; a length cuts the examples instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from longlens.runs.finished import other_data
 from longlens.runs.record import Record, read_record
 from longlens.runs.results import ResultTable, check_same_data
 from longlens.runs.run import run_folder
+from longlens.runs.trained import recorded_options
 from longlens.training.log import read_curves
-from longlens.training.options import PLACEMENT, TrainOptions
+from longlens.training.options import TrainOptions
 
 CONTEXT = ("chunk", "window", "kernel_size")  # options of mixers that bound what a layer sees
 
@@ -54,20 +55,8 @@ def context_axis(mixer: str, values: Sequence[int]) -> Axis:
 def read_options(folder: str | Path, runs: str, root: str | None) -> TrainOptions:
     """The options of a run, to be trained anew; its own folders are left alone."""
     record = read_record(folder)
-    if not record.options:
-        raise ValueError(f"{folder} holds no options; it was cut off before it began")
-    known = {f.name for f in fields(TrainOptions)}
-    values = {
-        key: value for key, value in record.options.items() if key in known and key not in PLACEMENT
-    }
-    values |= {
-        "runs": runs, "root": root or record.options.get("root"), "progress": False,
-        "device": record.options.get("device", "auto"),
-    }  # fmt: skip
-    try:
-        options = TrainOptions.from_values(values)
-    except ValueError as error:
-        raise ValueError(f"{folder} holds options that cannot be trained ({error})") from None
+    changes = {"runs": runs, "device": record.options.get("device", "auto")}
+    options = recorded_options(record, **changes, **({"root": root} if root else {}))
     if different := other_data(record, options):
         raise ValueError(
             f"a curve of {folder} would be drawn on other data than the run's: {different}"

@@ -30,9 +30,7 @@ def draw_audit(report: Mapping[str, Any]) -> str:
     True
     """
     title = f"{audited(report)}: test accuracy (%) against receptive field"
-    return standalone(
-        field_chart(report, title, plain_verdict(report), width=640, height=340) or ""
-    )
+    return standalone(field_chart(report, title, _subtitle(report), width=640, height=340) or "")
 
 
 def field_chart(
@@ -72,38 +70,22 @@ def field_chart(
     )  # fmt: skip
 
 
-def plain_verdict(values: Mapping[str, Any]) -> str:
-    """What an audit says, in words that need no explanation.
-
-    >>> values = {"length": 1000, "ranges": {"of_gain": {"0.95": {"receptive_field": 5}}},
-    ...           "verdict": {"category": "short range", "decided": True, "confidence": 0.97}}
-    >>> plain_verdict(values)
-    'Short range, 97 % sure: 5 of 1,000 positions are enough.'
-    """
-    verdict = values.get("verdict") or {}
-    category = verdict.get("category")
-    if category is None:
-        return "Nothing is known yet."
-    field = needed(values)
-    fields = [row["receptive_field"] for row in values.get("curve") or () if "test" in row]
-    widest = max(filter(None, fields), default=None)
-    if field:
-        enough = f"{field:,} of {values['length']:,} positions are enough"
-    else:
-        enough = f"{widest or 0:,} of {values.get('length') or 0:,} positions are not enough"
-    if verdict.get("decided"):
-        sure = verdict.get("confidence")
-        said = "" if sure is None else f", {100 * sure:.0f} % sure"
-        return f"{category.capitalize()}{said}: {enough}."
-    seeds = verdict.get("seeds") or 0
-    few = f"{seeds} seed{'' if seeds == 1 else 's'}"
-    if category != "open":
-        return f"Probably {category}: {enough}, as far as {few} can tell."
-    return f"Open: {enough} among the models that were tried ({few})."
-
-
-def needed(values: Mapping[str, Any]) -> int | None:
-    """The receptive field that 95 % of what is learned beyond chance needs; None: not found."""
-    gain = (values.get("ranges") or {}).get("of_gain") or {}
-    field: int | None = (gain.get("0.95") or {}).get("receptive_field")
-    return field
+def _subtitle(report: Mapping[str, Any]) -> str:
+    """How it was measured, and the verdict, in one line."""
+    options = report.get("options") or {}
+    verdict = report.get("verdict")
+    parts = []
+    if verdict and verdict["decided"]:
+        parts.append(f"{verdict['category']}, {verdict['confidence']:.0%} sure")
+    if "total" in options:
+        parts.append(f"{options['total']} in all")
+    if "budget" in options:
+        parts.append(f"{options['budget']} a model")
+    for name in ("steps", "epochs"):
+        if name in options:
+            parts.append(f"{options[name]:,g} {name} a model")
+    if "seeds" in options:
+        parts.append(f"{options['seeds']} seeds" if options["seeds"] > 1 else "1 seed")
+    if options.get("quick"):
+        parts.append("quick: small models")
+    return " · ".join(parts)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from longlens.charts import Line, line_chart, text_chart
-from longlens.report.audit_chart import audited, field_chart, needed, plain_verdict
+from longlens.report.audit_chart import audited, field_chart
 from longlens.report.layout import Part
 from longlens.report.results import Measurement
 from longlens.tables import MISSING, Table, word
 
 GLOBAL = "all"
+LAYERS = "kernel 61 in each layer / global (%)"
 PROBES = ("bag_of_tokens", "bigrams", "trigrams", "tokens_in_place")
 
 
@@ -81,6 +82,43 @@ def _curve(shown: Mapping[str, Any]) -> Line:
     return Line(_example(shown), [(float(x), float(y)) for x, y in shown["curve"]])
 
 
+def plain_verdict(values: Mapping[str, Any]) -> str:
+    """What an audit says, in words that need no explanation.
+
+    >>> values = {"length": 1000, "ranges": {"of_gain": {"0.95": {"receptive_field": 5}}},
+    ...           "verdict": {"category": "short range", "decided": True, "confidence": 0.97}}
+    >>> plain_verdict(values)
+    'Short range, 97 % sure: 5 of 1,000 positions are enough.'
+    """
+    verdict = values.get("verdict") or {}
+    category = verdict.get("category")
+    if category is None:
+        return "Nothing is known yet."
+    needed = _needed(values)
+    fields = [row["receptive_field"] for row in values.get("curve") or () if "test" in row]
+    widest = max(filter(None, fields), default=None)
+    if needed:
+        enough = f"{needed:,} of {values['length']:,} positions are enough"
+    else:
+        enough = f"{widest or 0:,} of {values.get('length') or 0:,} positions are not enough"
+    if verdict.get("decided"):
+        sure = verdict.get("confidence")
+        said = "" if sure is None else f", {100 * sure:.0f} % sure"
+        return f"{category.capitalize()}{said}: {enough}."
+    seeds = verdict.get("seeds") or 0
+    few = f"{seeds} seed{'' if seeds == 1 else 's'}"
+    if category != "open":
+        return f"Probably {category}: {enough}, as far as {few} can tell."
+    return f"Open: {enough} among the models that were tried ({few})."
+
+
+def _needed(values: Mapping[str, Any]) -> int | None:
+    """The receptive field that 95 % of what is learned beyond chance needs; None: not found."""
+    gain = (values.get("ranges") or {}).get("of_gain") or {}
+    field: int | None = (gain.get("0.95") or {}).get("receptive_field")
+    return field
+
+
 def summary(measurements: Sequence[Measurement]) -> Table:
     """All audits in one table."""
     rows = []
@@ -94,18 +132,22 @@ def summary(measurements: Sequence[Measurement]) -> Table:
                 "verdict": _decided(verdict),
                 "seeds": verdict.get("seeds"),
                 "confidence (%)": percent(verdict.get("confidence")),
-                "field for 95 % of the gain": needed(values) or "more than tried",
+                "field for 95 % of the gain": _needed(values) or "more than tried",
                 "typical length": values.get("length"),
                 "without a network (%)": percent(floor.get("test")),
                 "whole stack sees 61 / global (%)": percent(_share(values, "ratio")),
-                "kernel 61 in each layer / global (%)": percent(_share(values, "layer_ratio")),
+                LAYERS: percent(_share(values, "layer_ratio")),
                 "published: kernel 61 in each layer / MEGA (%)": percent(
                     _share(values, "published")
                 ),
                 "marks": ", ".join(mark for mark, _ in marks(values)) or None,
             }
         )
-    return Table.of(rows, "All audits").without_empty()
+    for optional, empty in (("marks", None), (LAYERS, MISSING)):
+        if all(row[optional] == empty for row in rows):
+            for row in rows:
+                del row[optional]
+    return Table.of(rows, "All audits")
 
 
 def _share(values: Mapping[str, Any], key: str) -> float | None:

@@ -123,7 +123,7 @@ def _experiment(experiment: ResultTable, points: int, known: Chances) -> Part:
         said=f"{_amount(experiment)}; {_in_short(experiment)}",
         text=[Markup("{}{}{}").format(said, source, made if experiment.command else "")],
         figures=[] if experiment.quick else _pictures(experiment, known),
-        tables=[Table(whole.head, there, caption).without_empty()],
+        tables=[_without_empty(Table(whole.head, there, caption))],
         notes=notes,
         parts=list(_details(experiment, points, known)),
     )
@@ -135,6 +135,13 @@ def _pictures(experiment: ResultTable, known: Chances) -> list[Figure]:
     if len(several) != 1:
         return [*several]
     return [full_width(lambda width: overview(experiment, PICTURE, width, known)[0][1])]
+
+
+def _without_empty(table: Table) -> Table:
+    """The columns in which something stands."""
+    kept = [i for i in range(len(table.head)) if any(row[i] != MISSING for row in table.rows)]
+    cut = [[row[i] for i in kept] for row in (table.head, *table.rows)]
+    return Table(cut[0], cut[1:], table.caption)
 
 
 def _details(experiment: ResultTable, points: int, known: Chances) -> Iterator[Part]:

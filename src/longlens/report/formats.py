@@ -15,7 +15,7 @@ from longlens.report.results import Bench, Measurement, Results, read_file
 from longlens.runs.results import ResultTable
 from longlens.tables import MISSING, Table, csv_text
 
-FORMATS = ("md", "csv")
+FORMATS = ("markdown", "csv")
 BLOCK = re.compile(r"^(<!-- table: ([^\n]+?) -->\n)(.*?)^(<!-- end -->)", re.DOTALL | re.MULTILINE)
 LEGEND = (
     "Ours, mean ± standard deviation over seeds; in parentheses the published number. "

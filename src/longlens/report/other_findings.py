@@ -8,7 +8,8 @@ from typing import Any
 from longlens.charts import Line, line_chart
 from longlens.report.atlas import atlas_words
 from longlens.report.atlas_chart import atlas_chart
-from longlens.report.audit_chart import audited, plain_verdict
+from longlens.report.audit_chart import audited
+from longlens.report.audits import plain_verdict
 from longlens.report.bench import bench_pictures, kind, title_of
 from longlens.report.cells import TableCell, table
 from longlens.report.compare import Difference, joined

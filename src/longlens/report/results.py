@@ -124,6 +124,7 @@ def read_results(paths: Sequence[str | Path]) -> Results:
 
 
 def _read_path(path: Path, skipped: list[str]) -> list[Part]:
+    parts: list[Part] = []
     if path.is_file():
         files = [path]
     elif not path.is_dir():
@@ -135,11 +136,12 @@ def _read_path(path: Path, skipped: list[str]) -> list[Part]:
     else:
         files = sorted(f for f in path.iterdir() if f.suffix in (".json", ".csv"))
     if not files:
-        runs = find_runs(path)
-        if not runs:
+        files = sorted(path.glob(f"*/{EXPERIMENT}"))  # what `longlens run` left there
+        apart = {file.parent for file in files}
+        runs = [r for r in find_runs(path) if r.folder and apart.isdisjoint(r.folder.parents)]
+        if not runs and not files:
             raise ValueError(f"{path} holds neither results (.json, .csv) nor runs")
-        return [*tables_of_runs(path.resolve().name, runs, skipped)]
-    parts: list[Part] = []
+        parts += tables_of_runs(path.resolve().name, runs, skipped)
     for file in files:
         try:
             labels = file.name == EXPERIMENT
@@ -153,6 +155,8 @@ def read_file(path: Path) -> Part:
     """Read one file of results."""
     if path.suffix == ".csv":
         return Bench(path.stem, _read_csv(path))
+    if path.suffix != ".json":
+        raise ValueError(f"{path} is no file of results: they end in .json or .csv")
     values = read_document(path)
     kind = values.get("kind", "table")
     if kind not in KINDS:

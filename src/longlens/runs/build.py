@@ -106,7 +106,7 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
     >>> next(model.parameters()).shape, next(model.parameters()).is_meta
     (torch.Size([267735, 768]), True)
     """
-    spec = spec or _spec(options)
+    spec = spec or spec_of(options)
     if "augment" in options.protocols and options.task not in augment.AUGMENTED:
         raise ValueError(
             f"protocol {options.protocol!r}: nothing is known to augment {options.task}"
@@ -135,7 +135,7 @@ def describe_model(options: TrainOptions, spec: Spec | None = None) -> str:
     task    listops: classification into 10 classes, length 1,999
     model   las, 4 blocks of width 32, 35,082 parameters
     """
-    spec = spec or _spec(options)
+    spec = spec or spec_of(options)
     config = model_config(options, spec)
     with torch.device("meta"):
         parameters = parameter_count(build_model(config))
@@ -149,7 +149,8 @@ def describe_model(options: TrainOptions, spec: Spec | None = None) -> str:
     )
 
 
-def _spec(options: TrainOptions) -> Spec:
+def spec_of(options: TrainOptions) -> Spec:
+    """The shape of a run's task, as its options say; of an imported one, as its data do."""
     if imported_folder(options.root, options.task) is not None:
         return load(options.task, options.root, verify="size", **options.task_options).spec
     return expected_spec(options.task, **options.task_options)

@@ -31,6 +31,8 @@ SCHEMA = 2
 RECORD = "record.json"
 BUSY = "busy"  # the status of a run that another process works on
 DAMAGED = "damaged"  # the status of a run whose record cannot be read
+CUT_OFF = "cut off"  # the status of a run that was killed: it says running, and nobody works on it
+LOCK = ".lock"  # in a run's folder, held by the process that trains it
 POINTS = 60  # of a thinned curve
 DIGITS = 6  # significant ones of a thinned record
 # Two equal runs differ in these alone.
@@ -78,7 +80,7 @@ class Record:
     """
 
     status: str
-    """running, finished, stopped or failed; "busy" and "damaged" stand in no file."""
+    """running, finished, stopped or failed; "busy", "damaged" and "cut off" stand in no file."""
     name: str = ""
     """Of the run's folder."""
     error: str | None = None
@@ -122,6 +124,8 @@ class Record:
     """In results, ``split.quantity`` to pairs of step and value, thinned."""
     folder: Path | None = field(default=None, compare=False)
     """Where it was read; stands in no file."""
+    quick: bool = field(default=False, compare=False)
+    """Whether it is of ``longlens run --quick``, and no result; stands in no file either."""
 
     @classmethod
     def from_json(
@@ -133,14 +137,15 @@ class Record:
             ValueError: a value is not of its type.
         """
         check_shape(values, _SHAPE, where)
-        known = {f.name for f in fields(cls) if f.name != "folder"}
+        known = {f.name for f in fields(cls) if f.name not in ("folder", "quick")}
         return cls(
             **{k: v for k, v in values.items() if k in known and v is not None}, folder=folder
         )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what the record does not say is left out."""
-        values = {k: v for k, v in vars(self).items() if k != "folder" and v is not None}
+        unwritten = ("folder", "quick")
+        values = {k: v for k, v in vars(self).items() if k not in unwritten and v is not None}
         return {k: v for k, v in values.items() if v not in ({}, [], "")}
 
     def get(self, name: str) -> Any:
@@ -149,6 +154,8 @@ class Record:
         ``validation`` and ``test`` are the metric there, ``test.loss`` another one; further names
         are those of ``FIELDS``, of the record and of the options; a dot reaches into a nested one.
         """
+        if name == "status" and self.quick and self.is_finished:
+            return "quick"
         split, _, which = name.partition(".")
         if split in SPLITS:
             return inside(self.metrics, f"{split}.{which or self.metric_name}")
@@ -210,7 +217,7 @@ class Record:
         )
 
 
-_SHAPE = {key: shape for key, shape in shape_of(Record).items() if key != "folder?"}
+_SHAPE = {k: shape for k, shape in shape_of(Record).items() if k not in ("folder?", "quick?")}
 
 
 def inside(values: Any, path: str) -> Any:
@@ -369,6 +376,8 @@ def read_record(folder: Path | str) -> Record:
         ValueError: there is none, it is damaged, or a newer version wrote it.
     """
     path = Path(folder) / RECORD
+    if not Path(folder).exists():
+        raise ValueError(f"there is no folder {folder} (`longlens runs` lists what there is)")
     if not path.exists():
         raise ValueError(f"{folder} is no run: it has no {RECORD}")
     values = read_document(path)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from longlens.files import locked, make_folder, replace_file, to_json, write_output
+from longlens.files import is_locked, locked, make_folder, replace_file, to_json, write_output
 from longlens.runs.record import (
+    CUT_OFF,
     DAMAGED,
+    LOCK,
     RECORD,
     SCHEMA,
     Metrics,
@@ -200,7 +202,8 @@ def write_labels(folder: Path, header: Header, places: Mapping[str, Place]) -> N
 def find_runs(root: str | Path, everything: bool = False) -> list[Record]:
     """Read all records under ``root``, ordered by name.
 
-    A record that cannot be read is listed with the status ``damaged``. Runs that were set aside
+    A record that cannot be read is listed with the status ``damaged``, one that says running while
+    nobody works on it as ``cut off``. Runs that were set aside
     (``NAME.old-1``) are left out unless ``everything``.
 
     Raises:
@@ -219,8 +222,18 @@ def find_runs(root: str | Path, everything: bool = False) -> list[Record]:
             record = read_record(folder)
         except ValueError as error:
             record = Record(status=DAMAGED, error=str(error), folder=folder)
-        runs.append(replace(record, name=name))
+        lock = (folder.parent if stage else folder) / LOCK
+        if record.status == "running" and not is_locked(lock):
+            record = replace(record, status=CUT_OFF)
+        runs.append(replace(record, name=name, quick=_is_quick(folder.parent)))
     return runs
+
+
+def _is_quick(folder: Path) -> bool:
+    try:
+        return bool(read_document(folder / EXPERIMENT).get("quick"))
+    except ValueError:  # there is none
+        return False
 
 
 def curve_lines(record: Record, problems: list[str]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,10 +22,18 @@ from longlens.files import (
     replace_file,
     sync_folder,
 )
+from longlens.layers.registry import check_options
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.runs.ablate import check_ablation, without_heads
-from longlens.runs.build import build_on_meta, describe_data, describe_model, make_job, make_model
+from longlens.runs.build import (
+    build_on_meta,
+    describe_data,
+    describe_model,
+    make_job,
+    make_model,
+    spec_of,
+)
 from longlens.runs.finished import finished_record
 from longlens.runs.measure import (
     flops_per_token,
@@ -33,7 +41,7 @@ from longlens.runs.measure import (
     peak_memory_mib,
     speed,
 )
-from longlens.runs.record import RECORD, Record, RecordWriter, now, read_record
+from longlens.runs.record import LOCK, RECORD, Record, RecordWriter, now, read_record
 from longlens.tasks import Task
 from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
@@ -48,8 +56,6 @@ from longlens.training.options import TrainOptions
 from longlens.training.process import set_process
 from longlens.training.provenance import provenance
 from longlens.weights import save_tensors
-
-LOCK = ".lock"  # in a run's folder, held by the process that trains it
 
 
 def train_run(options: TrainOptions, task: Task | None = None) -> Record:
@@ -78,14 +84,19 @@ def train_run(options: TrainOptions, task: Task | None = None) -> Record:
     >>> record.status, sorted(record.metrics)
     ('finished', ['test', 'validation'])
     """
-    folder, device = run_folder(options), device_of(options)
+    folder, device = run_folder(options), find_device(options.device)
+    if not (folder / RECORD).exists():  # what is misspelt is answered by one line
+        check_options(options.mixer, options.mixer_options)
+        if task is None:
+            spec_of(options)
     talks = options.progress and os.environ.get("RANK", "0") == "0"
     if talks:  # at once: building the model for the first time makes torch import a lot
         _say(f"folder  {folder}\ntrain   {_how_long(options)}, batches of {options.batch_size}, "
              f"seed {options.seed}, on {device.type}")  # fmt: skip
     check_model(options, task)
     if talks:
-        _say(describe_model(options, None if task is None else task.spec))
+        with suppress(ValueError):  # the data of a run that was begun before may be gone
+            _say(describe_model(options, None if task is None else task.spec))
     with join_ranks(device) as ranks, ExitStack() as stack:
         if ranks.main:
             stack.enter_context(locked(folder / LOCK, str(folder)))
@@ -255,13 +266,14 @@ def _pretraining(options: TrainOptions) -> TrainOptions:
     return stage
 
 
-def device_of(options: TrainOptions) -> torch.device:
-    """The device that the options mean."""
-    if options.device == "cuda" and not torch.cuda.is_available():
+def find_device(name: str) -> torch.device:
+    """The device that an option means: "auto" is cuda where there is one."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device must be one of auto, cpu, cuda, got {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but torch sees no CUDA device here; use cpu")
-    if options.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(options.device)
+    auto = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(auto if name == "auto" else name)
 
 
 def _load(options: TrainOptions, ranks: Ranks, task: Task | None) -> Task:

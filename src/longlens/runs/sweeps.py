@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from longlens.files import BusyError, locked, make_folder
 from longlens.runs.finished import finished_record
-from longlens.runs.record import BUSY, Record, RecordWriter
-from longlens.runs.run import LOCK, check_model, run_folder, train_run
+from longlens.runs.record import BUSY, LOCK, Record, RecordWriter
+from longlens.runs.run import check_model, run_folder, train_run
 from longlens.training.faults import Stopped
 from longlens.training.log import CHECKPOINTS
 from longlens.training.options import TrainOptions, difference, recorded_identity

@@ -111,7 +111,7 @@ def load(
     folder = find_folder(info, root, task_options)
     if not folder.exists():
         if info.needs_source or getattr(task_options, "origin", "generated") != "generated":
-            given = "".join(f" --{key} {value}" for key, value in options.items())
+            given = "".join(f" --set {key}={value}" for key, value in options.items())
             raise DataError(
                 f"{name} is not prepared under {cache_root(root)}; run "
                 f"`longlens data prepare {name}{given}` (add --from PATH if you have its files)"

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,10 @@ def make_options(info: TaskInfo, values: dict[str, Any]) -> Any:
     """Build a task's options from keyword arguments; raise for a name that it does not have."""
     allowed = [field.name for field in fields(info.options)]
     if unknown := sorted(set(values) - set(allowed)):
-        raise DataError(f"{info.name} has no option {unknown[0]!r}; its options are {allowed}")
+        close = get_close_matches(unknown[0], allowed, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        listed = ", ".join(allowed)
+        raise DataError(f"{info.name} has no option {unknown[0]!r}{hint} Its options: {listed}")
     try:
         values = typed(info.options, values, info.name)
     except ValueError as error:

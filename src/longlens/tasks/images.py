@@ -108,7 +108,7 @@ def _write(
         if len(images) != expected and not options.subset:
             raise DataError(
                 f"{draft.name}: {len(images)} images where the published set has {expected}; "
-                "pass subset=True (--subset true) to use them all the same"
+                "pass subset=True (--set subset=true) to use them all the same"
             )
         if len(labels) and labels.max() > 9:
             raise DataError(f"{draft.name}: a label is {labels.max()}, allowed are 0 … 9")

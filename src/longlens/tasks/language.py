@@ -128,7 +128,7 @@ def build_words(draft: Draft) -> tuple[Spec, dict[str, int]]:
     if len(counts) != VOCABULARY and not draft.options.subset:
         raise DataError(
             f"wikitext103: {len(counts)} words where the published text has {VOCABULARY} different "
-            "ones; pass subset=True (--subset true) to use it all the same"
+            "ones; pass subset=True (--set subset=true) to use it all the same"
         )
     words = sorted(counts, key=lambda word: (-counts[word], word))
     if b"<unk>" not in counts:

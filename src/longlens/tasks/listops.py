@@ -45,8 +45,8 @@ class ListOpsOptions:
         train: examples to make.
         validation: examples to make.
         test: examples to make.
-        min_length: an example is kept if it is longer than this …
-        max_length: … and shorter than this.
+        min_length: an example is kept if it is longer than this.
+        max_length: an example is kept if it is shorter than this.
         max_depth: of a tree; only digits at the last level.
         max_args: of an operator, at most; at least two.
         seed: of everything that is drawn.

@@ -98,7 +98,7 @@ _PATHFINDER = TaskInfo(
     length="1,024",
     classes="2",
     sizes="160,000 / 20,000 / 20,000",
-    source=f"{_OWN}; LRA's own images with --from and --origin lra",
+    source=f"{_OWN}; LRA's own images with --from and --set origin=lra",
     licence=_MIT,
     options=pathfinder.PathfinderOptions,
     build=pathfinder.build,
@@ -159,7 +159,8 @@ _ALL = [
     _LISTOPS, _TEXT, _RETRIEVAL, _PEERREAD, _IMAGE, _PATHFINDER,
     replace(
         _PATHFINDER, name="pathx", length="16,384 (4,096, 65,536)",
-        summary="Pathfinder at 128 × 128; --size 64 or 256 (LRA)", options=pathfinder.PathXOptions,
+        summary="Pathfinder at 128 × 128, or at a size of 64 or 256 (LRA)",
+        options=pathfinder.PathXOptions,
     ),
     _SMNIST,
     replace(
@@ -230,7 +231,6 @@ def find_task(name: str) -> TaskInfo:
     if name.startswith("retrieval-"):
         return replace(_PEERREAD, name=check_name(name))
     near = get_close_matches(name, TASKS, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise DataError(
-        f"unknown task {name!r}{hint}; there are {', '.join(TASKS)}, and what you import"
-    )
+    if near:
+        raise DataError(f"unknown task {name!r}; did you mean {near[0]!r}? (longlens data list)")
+    raise DataError(f"unknown task {name!r}; there are {', '.join(TASKS)}, and what you import")

@@ -183,7 +183,7 @@ def build_aan(draft: Draft) -> tuple[Spec, dict[str, int]]:
     if sizes["train"] < PUBLISHED_TRAIN and not options.subset:
         raise DataError(
             f"retrieval: {sizes['train']} training pairs where the published set has more than "
-            f"{PUBLISHED_TRAIN}; pass subset=True (--subset true) to use them all the same"
+            f"{PUBLISHED_TRAIN}; pass subset=True (--set subset=true) to use them all the same"
         )
     sizes = {split: sizes[split] for split in SPLITS}
     return replace(spec(options), max_length=documents.longest), sizes

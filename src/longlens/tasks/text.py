@@ -120,7 +120,7 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
         if len(rows) != PUBLISHED and not options.subset:
             raise DataError(
                 f"text: {len(rows)} {split} reviews where the published set has {PUBLISHED}; pass "
-                "subset=True (--subset true) to use them all the same"
+                "subset=True (--set subset=true) to use them all the same"
             )
     if options.validation_from == "test":
         splits = {"train": reviews["train"], "validation": reviews["test"], "test": reviews["test"]}

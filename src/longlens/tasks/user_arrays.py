@@ -118,7 +118,9 @@ def check_targets(targets: Array, count: int, kind: Kind | None) -> tuple[Kind, 
     chosen: Kind = kind or guessed
     if chosen == "classification":
         if targets.dtype.kind not in "ui" or targets.ndim != 1:
-            raise DataError(f"classes must be (N,) integers, got {targets.dtype} {targets.shape}")
+            hint = "; floats are --kind regression" if targets.dtype.kind == "f" else ""
+            shape = f"{targets.dtype} {targets.shape}"
+            raise DataError(f"classes must be (N,) integers, got {shape}{hint}")
         if targets.min() < 0 or targets.max() > MOST:
             raise DataError(
                 f"classes must be from 0 to {MOST}, got {targets.min()} … {targets.max()}"

@@ -28,6 +28,11 @@ CHOICES = {
     "pixels": ("auto", "numbers", "tokens"),
     "train_on": ("train", "train+validation"),
     "ablate": ("none", "heads"),
+    "positions": ("none", "learned", "sinusoidal", "rotary"),
+    "norm": ("layer", "rms", "scale", "batch"),
+    "residual": ("float32", "autocast"),
+    "feedforward": ("mlp", "silu", "glu", "none"),
+    "pooling": ("mean", "last", "cls", "none"),
 }
 LEAST = {
     **dict.fromkeys(("steps", "batch_size", "log_every", "buckets", "multiple", "depth", "dim"), 1),

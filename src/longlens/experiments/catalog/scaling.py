@@ -59,7 +59,7 @@ EXPERIMENT = Experiment(
         "tenth as often. ListOps keeps its validation and test sizes; Pathfinder is split "
         "80/10/10, so its test set grows, too.",
         "The larger sets are generated when they are first needed; longlens data prepare "
-        "pathfinder --images 2000000 takes ten times as long as Pathfinder itself.",
+        "pathfinder --set images=2000000 takes ten times as long as Pathfinder itself.",
     ),
     kind="curve",
     x_label="times the training data",

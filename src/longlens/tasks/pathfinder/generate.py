@@ -150,8 +150,8 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
     options: PathfinderOptions = draft.options
     if (draft.source is not None) != (options.origin == "lra"):
         raise DataError(
-            f"{draft.name}: --from PATH and --origin lra go together (the Long Range Arena's own "
-            "images); without them the images are generated"
+            f"{draft.name}: --from PATH and --set origin=lra go together (the Long Range Arena's "
+            "own images); without them the images are generated"
         )
     if options.origin == "lra":
         sizes = build_from_lra(draft, options.size, options.difficulty, options.subset)

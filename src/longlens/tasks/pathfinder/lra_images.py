@@ -61,7 +61,7 @@ def build_from_lra(draft: Draft, size: int, difficulty: str, subset: bool) -> di
     if len(labels) != PUBLISHED and not subset:
         raise DataError(
             f"the metadata list {len(labels)} images instead of {PUBLISHED}; pass subset=True "
-            "(--subset true) if that is what you want"
+            "(--set subset=true) if that is what you want"
         )
     names = sorted(labels)
     place = {name: number for number, name in enumerate(names)}

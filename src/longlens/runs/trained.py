@@ -1,0 +1,214 @@
+"""A finished run put to use: measured again, on any split or task, and asked about new inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from longlens import tasks
+from longlens.models.build import Model, load_model
+from longlens.models.pretrained import WEIGHTS
+from longlens.runs.build import make_job, model_config, spec_of
+from longlens.runs.finished import other_data
+from longlens.runs.record import Record, read_record
+from longlens.tasks.batches import Batches
+from longlens.tasks.spec import SPLITS
+from longlens.training.distributed import Ranks
+from longlens.training.engine import Engine
+from longlens.training.evaluate import evaluate
+from longlens.training.options import PLACEMENT, TrainOptions
+
+Array = npt.NDArray[Any]
+ROWS = 64  # of a batch of predictions
+
+
+def recorded_options(record: Record, **changes: Any) -> TrainOptions:
+    """The options of a run without its places and what no longer exists; ``changes`` go over them.
+
+    Raises:
+        ValueError: it has none, or they are those of no run.
+    """
+    if not record.options:
+        raise ValueError(f"{record.folder} holds no options; it was cut off before it began")
+    known = {f.name for f in fields(TrainOptions)} - PLACEMENT
+    values = {key: value for key, value in record.options.items() if key in known}
+    own = {key: record.options.get(key) for key in ("root",)}
+    try:
+        return TrainOptions.from_values({**values, **own, "progress": False, **changes})
+    except ValueError as error:
+        raise ValueError(f"{record.folder} holds options that cannot be used ({error})") from None
+
+
+def load_trained(folder: str | Path, device: torch.device) -> tuple[Record, Model]:
+    """The record and the model of a finished run, ready to be used.
+
+    Raises:
+        ValueError: it is no run, not finished, or damaged.
+    """
+    record = read_record(folder)
+    if not record.is_finished or not (Path(folder) / WEIGHTS).exists():
+        raise ValueError(
+            f"{folder} has no trained model (status {record.status}); give its command of longlens "
+            "train again, and it goes on"
+        )
+    return record, load_model(Path(folder)).to(device).eval()
+
+
+def evaluate_run(
+    folder: str | Path,
+    split: str = "test",
+    *,
+    task: str | None = None,
+    task_options: Mapping[str, Any] | None = None,
+    length: int | None = None,
+    batch_size: int | None = None,
+    device: str = "cpu",
+    root: str | None = None,
+) -> dict[str, Any]:
+    """Loss and metric of a finished run.
+
+    Args:
+        folder: of the run.
+        split: train, validation or test.
+        task: another one, of the same kind of inputs and outputs; None: the run's own, and its
+            very data.
+        task_options: go over those of the run (of another task: its defaults).
+        length: cut examples to this many positions; None: as in training.
+        batch_size: None: as in training.
+        device: where to compute.
+        root: the data cache; None: the run's.
+
+    Raises:
+        ValueError: it is no finished run, its data have changed, or the task does not fit.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    record, model = load_trained(folder, torch.device(device))
+    changes: dict[str, Any] = {"compile": False, "graphs": "none", "mix_easier": False,
+                               "limit": None, "collapse": 0, "device": device}  # fmt: skip
+    changes |= {} if root is None else {"root": root}
+    changes |= {} if length is None else {"length": length}
+    options = recorded_options(record, **changes)
+    if task is not None:
+        options = replace(options, task=task, task_options={})
+    if task_options:
+        options = replace(options, task_options={**options.task_options, **task_options})
+    same = options.task == record.task and not task_options
+    if same and (changed := other_data(record, options)):
+        raise ValueError(
+            f"{folder} was trained on other data: {changed}; --task takes these as new"
+        )
+    check_fits(model, options)
+    data = tasks.load(options.task, options.root, **options.task_options)
+    rows = min(batch_size or options.evaluate_batch or options.batch_size, len(data["train"]))
+    options = replace(options, batch_size=rows, evaluate_batch=rows)
+    ranks = Ranks(torch.device(device))
+    job = make_job(options, data, model, ranks)
+    assert job.test is not None
+    batches = Batches(
+        data[split], rows, shuffle=False, length=job.test.length, buckets=options.buckets,
+        multiple=options.multiple, device=device,
+    )  # fmt: skip
+    metrics = evaluate(Engine(job, options, ranks), batches.epoch(0), rows, groups=True)
+    return {"run": str(folder), "task": options.task, "split": split,
+            "examples": len(batches.members), **metrics}  # fmt: skip
+
+
+def check_fits(model: Model, options: TrainOptions) -> None:
+    """Raise ValueError where the inputs or outputs of a run's task are not those of a model."""
+    asked = model_config(options, spec_of(options))
+    for name in ("head", "num_outputs", "vocab_size", "input_dim", "numbers"):
+        has, needs = getattr(model.config, name), getattr(asked, name)
+        if has != needs:
+            raise ValueError(
+                f"{options.task} needs a model with {name} {needs}, this one has {has}"
+            )
+
+
+def predict_run(
+    folder: str | Path, examples: Sequence[Array | str], device: str = "cpu"
+) -> list[dict[str, Any]]:
+    """What a finished run says about examples that nobody has labelled.
+
+    Args:
+        folder: of the run.
+        examples: tokens (L,) or numbers (L,) or (L, C), of any lengths; or text: of a task on texts
+            the text itself, else numbers with commas or spaces between them.
+        device: where to compute.
+
+    Returns:
+        for every example ``prediction`` (a class, the next token, or numbers), and for a class or
+        token its ``probability`` and, where the task has names, ``name``.
+
+    Raises:
+        ValueError: it is no finished run, or an example is not what its model reads.
+    """
+    record, model = load_trained(folder, torch.device(device))
+    if model.config.head == "matching":
+        raise ValueError(f"{folder} compares two sequences; predict takes one")
+    try:
+        spec = spec_of(recorded_options(record))
+        names, encoding = spec.class_names, spec.encoding
+    except ValueError:  # the data are not here
+        names, encoding = None, None
+    inputs = [
+        _input(model, _numbers(one, encoding, n) if isinstance(one, str) else one, n)
+        for n, one in enumerate(examples)
+    ]
+    by_length: dict[int, list[int]] = {}
+    for number, example in enumerate(inputs):
+        by_length.setdefault(len(example), []).append(number)
+    answers: list[dict[str, Any]] = [{} for _ in inputs]
+    for members in by_length.values():  # of one length, so that nothing is padded
+        for start in range(0, len(members), ROWS):
+            some = members[start : start + ROWS]
+            batch = torch.from_numpy(np.stack([inputs[number] for number in some]))
+            with torch.no_grad():
+                outputs = model(batch.to(device)).float().cpu()
+            for number, output in zip(some, outputs, strict=True):
+                answers[number] = _answer(output, model.config.head, names)
+    return answers
+
+
+def _numbers(text: str, encoding: str | None, number: int) -> Array:
+    """A text as a task's tokens, or the numbers that stand in it."""
+    if encoding in ("bytes", "bytes+1"):
+        return np.frombuffer(text.encode(), np.uint8).astype(np.int64) + (encoding == "bytes+1")
+    try:
+        values = np.array([float(word) for word in text.replace(",", " ").split()])
+    except ValueError:
+        raise ValueError(f"example {number} must be numbers, got {text[:40]!r}") from None
+    whole = bool((values == np.floor(values)).all())
+    return values.astype(np.int64) if whole else values
+
+
+def _input(model: Model, example: Array, number: int) -> Array:
+    config = model.config
+    example = np.asarray(example)
+    got = f"got {example.dtype} of shape {example.shape}"
+    if config.vocab_size is not None:
+        if example.ndim != 1 or example.dtype.kind not in "ui" or not len(example):
+            raise ValueError(f"example {number} must be tokens, whole numbers (L,), {got}")
+        if example.min() < 0 or example.max() >= config.vocab_size:
+            most = config.vocab_size - 1
+            raise ValueError(f"example {number}: tokens must be in 0 … {most}, got {example.max()}")
+        return example.astype(np.int64)
+    values = example[:, None] if example.ndim == 1 else example
+    if values.ndim != 2 or values.shape[1] != config.input_dim or values.dtype.kind not in "uif":
+        raise ValueError(f"example {number} must be numbers (L, {config.input_dim}), {got}")
+    return values.astype(np.float32)
+
+
+def _answer(output: torch.Tensor, head: str, names: Sequence[str] | None) -> dict[str, Any]:
+    if head == "regression":
+        return {"prediction": output.tolist()}
+    shares = (output[-1] if head == "language" else output).softmax(-1)
+    best = int(shares.argmax())
+    answer: dict[str, Any] = {"prediction": best, "probability": float(shares[best])}
+    return answer | ({"name": names[best]} if names else {})

@@ -1,0 +1,123 @@
+"""`longlens evaluate` and `predict`: what is done with a finished run."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from longlens.cli.main import main
+from longlens.runs import train_run
+from longlens.runs.run import run_folder
+from longlens.tasks import import_arrays, load
+from longlens.training.options import TrainOptions
+from tests.training.runs import tiny
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run on ListOps, with padding, dropout and averaged weights."""
+    options = tiny(tmp_path_factory.mktemp("use"))
+    return options, train_run(options), run_folder(options)
+
+
+def printed(capsys, *words):
+    assert main([*map(str, words)]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_evaluate_gives_what_the_record_says(run, capsys, split):
+    _, record, folder = run
+    values = printed(capsys, "evaluate", folder, "--split", split, "--json")
+    assert values["examples"] == 12 and values["task"] == "listops"
+    for name, value in record.metrics[split].items():
+        assert values[name] == (pytest.approx(value) if isinstance(value, float) else value)
+    assert main(["evaluate", str(folder), "--split", split]) == 0
+    assert "accuracy_by_operator" in capsys.readouterr().out
+
+
+def test_evaluate_on_other_examples_and_other_tasks(run, tmp_path, capsys):
+    options, _, folder = run
+    words = ["evaluate", folder, "--set", "task_options.test=20", "--json"]
+    assert printed(capsys, *words)["examples"] == 20
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(1, 16, (40, 30)), rng.integers(0, 10, 40)
+    import_arrays("mine", x, y, vocab_size=16, num_classes=10, root=options.root, replace=True)
+    assert printed(capsys, "evaluate", folder, "--task", "mine", "--json")["task"] == "mine"
+    for task, problem in (
+        ("far-order", "far-order needs a model with num_outputs 2, this one has 10"),
+        ("cumsum", "cumsum needs a model with head regression"),
+        ("listop", "did you mean 'listops'?"),
+    ):
+        assert main(["evaluate", str(folder), "--task", task]) == 1
+        err = capsys.readouterr().err
+        assert problem in err and err.count("\n") == 1
+    assert main(["evaluate", str(folder), "--set", "dim=3"]) == 2
+    assert "only task_options.KEY" in capsys.readouterr().err
+
+
+def test_predictions_agree_with_the_evaluation(run, tmp_path, capsys):
+    options, record, folder = run
+    split = load("listops", options.root, **options.task_options)["test"]
+    examples = [split[n] for n in range(len(split))]
+    lines = [" ".join(map(str, e.inputs[0][: options.length])) for e in examples]
+    (tmp_path / "x.txt").write_text("\n".join(lines))
+    answers = printed(capsys, "predict", folder, tmp_path / "x.txt", "--json")
+    right = [a["prediction"] == int(e.target) for a, e in zip(answers, examples, strict=True)]
+    assert np.mean(right) == pytest.approx(record.value("test"))
+    assert all(0.1 <= a["probability"] <= 1 for a in answers)
+
+    np.save(tmp_path / "x.npy", examples[0].inputs[0][None, : options.length])
+    assert printed(capsys, "predict", folder, tmp_path / "x.npy", "--json")[0] == answers[0]
+    output = tmp_path / "out.csv"
+    assert main(["predict", str(folder), str(tmp_path / "x.txt"), "-o", str(output)]) == 0
+    rows = list(csv.DictReader(io.StringIO(output.read_text())))
+    assert [int(row["prediction"]) for row in rows] == [a["prediction"] for a in answers]
+
+
+def test_texts_floats_and_names(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("LONGLENS_DATA", str(tmp_path / "data"))
+    (tmp_path / "words.csv").write_text(
+        "text,label\n" + "".join(f"{w} {w},{w}\n" for w in ("yes", "no") * 10)
+    )
+    assert main(["data", "import", "words", "--from", str(tmp_path / "words.csv")]) == 0
+    base = dict(dim=8, depth=1, batch_size=4, steps=2, device="cpu", progress=False, mixer="conv",
+                runs=str(tmp_path / "runs"))  # fmt: skip
+    train_run(TrainOptions(task="words", name="words", **base))
+    train_run(TrainOptions(task="cumsum", name="cumsum", **base,
+                           task_options=dict(length=16, train=8, validation=4, test=4))
+              )  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes no\nno\n"))
+    capsys.readouterr()
+    answers = printed(capsys, "predict", tmp_path / "runs/words", "-", "--json")
+    assert len(answers) == 2 and {a["name"] for a in answers} <= {"yes", "no"}
+    np.save(tmp_path / "x.npy", np.ones((3, 16), np.float32))
+    answers = printed(capsys, "predict", tmp_path / "runs/cumsum", tmp_path / "x.npy", "--json")
+    assert np.shape([a["prediction"] for a in answers]) == (3, 16, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("1 2 99", "example 0: tokens must be in 0 … 15, got 99"),
+        ("1 2\n1 2.5", "example 1 must be tokens, whole numbers (L,)"),
+        ("a b", "example 0 must be numbers, got 'a b'"),
+        ("", "holds no examples"),
+    ],
+)
+def test_wrong_inputs_are_named(run, tmp_path, capsys, content, problem):
+    (tmp_path / "x.txt").write_text(content)
+    assert main(["predict", str(run[2]), str(tmp_path / "x.txt")]) == 1
+    err = capsys.readouterr().err
+    assert problem in err and err.count("\n") == 1
+
+
+def test_a_run_that_is_not_finished_has_no_model(run_options, capsys):
+    options = run_options(steps=4)
+    train_run(options)
+    path = run_folder(options) / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "stopped"}))
+    assert main(["evaluate", str(run_folder(options))]) == 1
+    assert "has no trained model (status stopped)" in capsys.readouterr().err
