@@ -261,6 +261,12 @@ class TestKernels:
             case = Case(1, 1, 2, 100, 150, 8, 6, rate, True, 1, options)
             assert over_budget(case, "triton", dtype) == [], case
 
+    @pytest.mark.parametrize("size", [1, 2, 3, 4, 20])
+    def test_masked_smoothing(self, size):
+        options = dict(is_causal=True, smoothing="masked", window=7, edge="renormalize", local=size)
+        case = Case(1, 1, 2, 90, 110, 8, 8, 0.3, size == 3, size, options)
+        assert over_budget(case, "triton", torch.float32) == [], case
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
     @pytest.mark.parametrize("local", [1, 5, 40, (0, 3), (33, 0), (3, 64)], ids=str)
     def test_several_blocks_of_queries_and_keys(self, local, dtype):

@@ -26,7 +26,8 @@ def run(call: Call, plan: Plan) -> Tensor:
         return out
     k, raw = repeat_heads(q, k, call.value)
     parts = Parts(call.alpha, None, call.scale, call.key_mask)
-    parts.band(q, k, raw, call.query_offset, call.window, call.edge)
+    left = None if call.local is None else call.local[0]
+    parts.band(q, k, raw, call.query_offset, call.window, call.edge, left)
     return with_band(out, lse, [tensors for _, tensors in parts.items])
 
 

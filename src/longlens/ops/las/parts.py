@@ -216,8 +216,13 @@ class Parts:
             decay = decay_factor(self.alpha, distance, q.dtype).view(-1, i.numel(), i.numel())
             self._add(TILE, [q, k, v, decay], base=row, causal=causal, mask=mask)
 
-    def band(self, q: Tensor, k: Tensor, raw: Tensor, offset: int, window: int, edge: str) -> None:
+    def band(
+        self, q: Tensor, k: Tensor, raw: Tensor, offset: int, window: int, edge: str,
+        left: int | None = None,
+    ) -> None:  # fmt: skip
         """The last p keys of every query, whose windows `masked` smoothing cuts at the query.
+
+        With `left`, only those at distances up to it.
 
         Key position - r has the window position-r-p … position: a trailing average of the raw
         values, of length p + r + 1, read at the query's position.
@@ -229,7 +234,7 @@ class Parts:
         if mask is not None:
             raw = raw.masked_fill(~mask[:, None, :, None], 0)
         raw = raw.to(wide)
-        for r in range(min(p, offset + L)):
+        for r in range(min(p, offset + L, p if left is None else left + 1)):
             total = window_sum(raw, p + r, 0)
             count = window_count(raw, p + r, 0, mask) if edge == "renormalize" else float(window)
             value = (total / count)[:, :, here].to(q.dtype)

@@ -96,8 +96,6 @@ def kernel_refusal(call: Call, assumed: Assumed | None = None) -> str | None:
     if call.chunk is not None:
         return "Triton kernels take no chunk here: in an export nothing cuts the sequence"
     if call.banded:
-        if call.local is not None:
-            return "Triton kernels take no masked smoothing inside a sliding window"
         if call.window // 2 > WIDEST_BAND:
             return f"Triton kernels take masked windows up to {2 * WIDEST_BAND + 1}"
         if call.query_offset < 0 or call.query_offset + call.query.shape[2] > call.key.shape[2]:
