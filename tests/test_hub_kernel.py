@@ -89,6 +89,20 @@ def test_the_build_file_is_what_the_builder_reads(package):
     rust.Build.open(package.parents[1])  # raises for whatever it does not know
 
 
+def test_a_build_loads_and_computes_the_same(tmp_path):
+    build = make(tmp_path / "kernel")
+    (build / "_ops.py").write_text(OPS.format(name="_longlens_las_here"))
+    spec = importlib.util.spec_from_file_location("_longlens_las_here", build / "__init__.py")
+    las = sys.modules["_longlens_las_here"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(las)
+    q, k, v = torch.randn(3, 1, 2, 150, 8).unbind()
+    for options in (dict(window=3, local=20), dict(alpha=decay_rates(2, 3.0), window=3)):
+        expected = las_attention(q, k, v, **options)
+        assert torch.equal(las.las_attention(q, k, v, **options), expected)
+    assert "las_kernel" in dir(torch.ops._longlens_las_here)
+
+
+@pytest.mark.slow
 def test_two_builds_load_side_by_side_and_compute_the_same(package, tmp_path):
     pytest.importorskip("triton")
     builds = []
