@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from longlens.ops.las.flash import flash_backward, flash_forward
 
@@ -30,24 +31,17 @@ class _Biased(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, out, lse = ctx.saved_tensors
-        column = (bias / ctx.scale)[..., None]
-        q, k = _with_column(q, 1.0), _with_column(k, column)
-        v, out, grad = (_with_column(t, 0.0) for t in (v, out, grad))
+        D = q.shape[3]
+        wide = -(-(D + 1) // 4) * 4  # what the products of matrices on a CPU take without a rest
+        q, k, v, out, grad = (F.pad(t, (0, wide - D)) for t in (q, k, v, out, grad))
+        q[..., D] = 1.0
+        k[..., D] = bias / ctx.scale
         dq, dk, dv = flash_backward(grad, q, k, v, out, lse, True, None, ctx.scale)
-        d_bias = (dk[..., -1].double() / ctx.scale).to(bias.dtype)
+        d_bias = (dk[..., D].double() / ctx.scale).to(bias.dtype)
         for dim in range(2):
             if bias.shape[dim] == 1 and d_bias.shape[dim] > 1:
                 d_bias = d_bias.sum(dim, keepdim=True)
-        return dq[..., :-1], dk[..., :-1], dv[..., :-1], d_bias, None
-
-
-def _with_column(x: Tensor, column: Tensor | float) -> Tensor:
-    """X (B, H, n, D) and one more column, heads inside positions, which the operator reads best."""
-    B, H, n, D = x.shape
-    wide = x.new_empty(B, n, H, D + 1).transpose(1, 2)
-    wide[..., :D] = x
-    wide[..., D:] = column
-    return wide
+        return dq[..., :D], dk[..., :D], dv[..., :D], d_bias, None
 
 
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
