@@ -217,7 +217,7 @@ def _walk_queries(
     EDGE: tl.constexpr, CHECK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr,
     BDV: tl.constexpr, BM: tl.constexpr, SUMS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The same with transposed tiles, (BN, BM).
+    """The same with transposed tiles, (BN, BM), over queries lo … hi-1.
 
     Each row depends on its own key alone, so masked keys need no care before the end.
     """
@@ -266,9 +266,10 @@ def added_key_gradient(
     values = load_rows(v + b * v_b + h * v_h, j, v_l, S, dv, DV, BDV, True)
     first, last = block * BN, block * BN + BN - 1
     offset = S - L
-    around = tl.maximum(first - offset, 0) // BM * BM  # queries before it see none of these keys
-    after = tl.cdiv(tl.maximum(tl.minimum(last - offset, L), 0), BM) * BM  # from here on all
-    whole = tl.maximum(after, L // BM * BM)  # blocks from here on are partly filled
+    BE: tl.constexpr = BM if BM < BN else BN  # rows of tiles on the diagonal and at the end
+    around = tl.maximum(first - offset, 0) // BE * BE  # queries before it see none of these keys
+    after = tl.cdiv(tl.maximum(tl.minimum(last - offset, L), 0), BE) * BE  # from here on all
+    whole = after + tl.maximum(L - after, 0) // BM * BM
     real = j < S
     if HAS_MASK:
         real = tl.load(mask + b * mask_b + j, mask=real, other=0) != 0
@@ -288,7 +289,7 @@ def added_key_gradient(
         dk_total, dv_total, sums = _walk_queries(
             dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,
             own_lse, own_delta, j, scale_2, around, tl.minimum(after, L), L, S, d, dv, q_l, do_l,
-            True, True, D, DV, BD, BDV, BM, SUMS, PRECISION,
+            True, True, D, DV, BD, BDV, BE, SUMS, PRECISION,
         )  # fmt: skip
         dk_total, dv_total, sums = _walk_queries(
             dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,
@@ -298,7 +299,7 @@ def added_key_gradient(
         dk_total, dv_total, sums = _walk_queries(
             dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,
             own_lse, own_delta, j, scale_2, whole, L, L, S, d, dv, q_l, do_l,
-            False, True, D, DV, BD, BDV, BM, SUMS, PRECISION,
+            False, True, D, DV, BD, BDV, BE, SUMS, PRECISION,
         )  # fmt: skip
         if SUMS:
             at = d_level + row * S + j

@@ -10,27 +10,24 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from longlens.ops.las.operands import dense_rows, dense_sides
-from longlens.ops.las.triton.attention_op import Blocks
+from longlens.ops.las.triton.attention_op import (
+    FLOAT32_BLOCKS,
+    HALF_BLOCKS,
+    NARROW,
+    NARROW_BLOCKS,
+    Blocks,
+)
 from longlens.ops.las.triton.prologue_op import empty_as
 from longlens.ops.launching import fused_operator, launch, next_power_of_2
 
-# By width up to and kernel. Not yet compared with others on a device.
-BLOCKS = {
-    32: dict(forward=Blocks(64, 64, 4, 3), query=Blocks(64, 32, 4, 3), key=Blocks(128, 64, 4, 2)),
-    64: dict(forward=Blocks(128, 64, 4, 3), query=Blocks(128, 64, 8, 3), key=Blocks(64, 128, 8, 3)),
-    128: dict(
-        forward=Blocks(128, 64, 8, 3), query=Blocks(128, 64, 8, 3), key=Blocks(64, 128, 8, 3)
-    ),
-    256: dict(forward=Blocks(64, 32, 4, 2), query=Blocks(64, 32, 4, 1), key=Blocks(32, 64, 4, 1)),
-}
-FLOAT32 = dict(forward=Blocks(32, 32, 4, 1), query=Blocks(32, 32, 4, 1), key=Blocks(32, 32, 4, 1))
+# By width up to and kernel, as measured for the kernels of LaS; not yet compared for these.
+BLOCKS = HALF_BLOCKS | {NARROW: NARROW_BLOCKS}
 
 
 def _blocks(kernel: str, q: Tensor, v: Tensor) -> Blocks:
-    if q.dtype == torch.float32:
-        return FLOAT32[kernel]
+    table = FLOAT32_BLOCKS if q.dtype == torch.float32 else BLOCKS
     width = max(q.shape[3], v.shape[3])
-    return next(BLOCKS[limit] for limit in BLOCKS if width <= limit)[kernel]
+    return next(table[limit] for limit in table if width <= limit)[kernel]
 
 
 def _strides(*tensors: Tensor) -> list[int]:

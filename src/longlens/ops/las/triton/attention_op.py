@@ -38,7 +38,7 @@ class Blocks(NamedTuple):
 
 
 # The fastest of ten settings each on an H200 (bfloat16, two-sided), by width up to and kernel.
-_HALF = {
+HALF_BLOCKS = {
     32: dict(forward=Blocks(128, 64, 4, 3), query=Blocks(128, 64, 4, 3), key=Blocks(64, 128, 4, 2)),
     64: dict(forward=Blocks(128, 128, 8, 3), query=Blocks(128, 32, 4, 3), key=Blocks(64, 64, 4, 3)),
     128: dict(
@@ -46,7 +46,7 @@ _HALF = {
     ),
     256: dict(forward=Blocks(64, 32, 4, 2), query=Blocks(64, 32, 4, 1), key=Blocks(32, 64, 4, 1)),
 }
-_FLOAT32 = {
+FLOAT32_BLOCKS = {
     64: dict(forward=Blocks(64, 32, 4, 2), query=Blocks(32, 32, 4, 1), key=Blocks(32, 32, 4, 1)),
     256: dict(forward=Blocks(32, 32, 4, 1), query=Blocks(32, 32, 4, 1), key=Blocks(32, 32, 4, 1)),
 }
@@ -56,7 +56,9 @@ MOST_HEADS = 65_535  # a limit of CUDA on the second axis of a grid
 # backward 563 us at (50, 8, 1024, 32), cuDNN 647 us; ahead at 2,048 positions, too, behind at 8,192
 # (results/ops_narrow_h200.csv). That is time on the device: called eagerly, the host takes longer.
 NARROW, LONGEST_NARROW = 32, 2048
-_NARROW = dict(forward=Blocks(64, 64, 4, 3), query=Blocks(64, 32, 4, 3), key=Blocks(128, 64, 4, 2))
+NARROW_BLOCKS = dict(
+    forward=Blocks(64, 64, 4, 3), query=Blocks(64, 32, 4, 3), key=Blocks(128, 64, 4, 2)
+)
 
 
 def beats_sdpa(query: Tensor, value: Tensor) -> bool:
@@ -113,8 +115,8 @@ class Task(NamedTuple):
         n = self.numbers
         plain = n.causal and n.lag == 0 and n.left < 0 and self.sides == (None, None, None)
         if plain and width <= NARROW and half:
-            return _NARROW[kernel]
-        table = _HALF if half else _FLOAT32
+            return NARROW_BLOCKS[kernel]
+        table = HALF_BLOCKS if half else FLOAT32_BLOCKS
         return next(table[limit] for limit in table if width <= limit)[kernel]
 
     def arguments(self, heads: int) -> list[int | float]:
