@@ -10,15 +10,37 @@ from pathlib import Path
 
 import pytest
 
+from longlens.cli.main import main
+from longlens.cli.parser import Parser
+
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/quickstart.md"]
+ALL = [str(p.relative_to(ROOT)) for p in (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))]
 
 
 def commands(page):
     """The lines of a page's shell blocks that call longlens, in their order."""
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return [shlex.split(line, comments=True) for line in lines if line.startswith("longlens ")]
+
+
+class UnderstoodError(Exception):
+    """A command has read its words."""
+
+
+@pytest.mark.parametrize("page", [page for page in ALL if commands(page)])
+def test_commands_of_every_page_are_understood(page, monkeypatch):
+    read = Parser.parse_args
+
+    def stop(self, *arguments):
+        read(self, *arguments)
+        raise UnderstoodError
+
+    monkeypatch.setattr(Parser, "parse_args", stop)
+    for _, *words in commands(page):
+        with pytest.raises(UnderstoodError):
+            main([word.strip("[]") for word in words])  # [what may be left out]
 
 
 @pytest.mark.slow

@@ -54,16 +54,17 @@ def parser() -> Parser:
     p.add_argument("--judge", nargs="+", type=Path, default=[], metavar="FILE",
                    help="train nothing: verdicts and certificates of these records, made anew "
                    "from what was measured")  # fmt: skip
-    p.add_argument("--quick", action="store_true", help="small models and data, five minutes")
     p.add_argument("--fields", help="receptive fields, as in 5,17,61,global (default: 3 … length)")
     p.add_argument("--mixers", default="s4d", help="global models, as in s4d,las (default: s4d)")
     p.add_argument("--seeds", type=int, help="how many (default: 3, quick: 2)")
-    p.add_argument("--budget", help="time of the whole audit, as in 60s or 10m (default: 5m)")
+    long = p.add_argument_group("how long")
+    long.add_argument("--budget", help="time of the whole audit, as in 60s or 10m (default: 5m)")
     p.add_argument("--no-training", action="store_true",
                    help="what needs no trained network alone")  # fmt: skip
-    p.add_argument("--model-budget", help="train all models, each for so long, as in 90s or 8m")
-    p.add_argument("--steps", type=int, help="or for so many steps")
-    p.add_argument("--epochs", type=float, help="or for so many epochs")
+    long.add_argument("--model-budget", help="train all models, each for so long, as in 90s or 8m")
+    long.add_argument("--steps", type=int, help="or for so many steps")
+    long.add_argument("--epochs", type=float, help="or for so many epochs")
+    long.add_argument("--quick", action="store_true", help="small models and data, five minutes")
     p.add_set("an option of `longlens train` for all models, of the task (task_options.KEY) or of "
               "a global mixer (mixer_options.MIXER.KEY)")  # fmt: skip
     p.add_argument("--data", action="append", default=[], help=SUPPRESS)  # in records of old
@@ -73,9 +74,10 @@ def parser() -> Parser:
     p.add_output("where to write (default: results/audit_TASK.json)")
     p.add_argument("--plot", type=Path, metavar="FILE",
                    help="the picture (default: as --output, ending in .svg)")  # fmt: skip
-    p.add_argument("--runs", default="runs", help="folder of records (default: runs)")
-    p.add_argument("--root", help="the data cache")
-    p.add_argument("--workers", type=int, default=1, metavar="N", help="models at a time")
+    where = p.add_argument_group("where")
+    where.add_argument("--runs", default="runs", help="folder of records (default: runs)")
+    where.add_argument("--root", help="the data cache")
+    where.add_argument("--workers", type=int, default=1, metavar="N", help="models at a time")
     p.add_argument("--quiet", action="store_false", dest="progress", help="no progress")
     return p
 

@@ -24,6 +24,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 # Where files lie says nothing about a result; each takes a value but the flags.
 PLACES = ("--runs", "--root", "--output", "-o", "--plot")
 FLAGS = ("--quiet",)
+KINDS = {int: "N", float: "X", Path: "FILE", str: "NAME"}  # what help calls a value
 
 
 class UsageError(ValueError):
@@ -48,8 +49,8 @@ class Parser(argparse.ArgumentParser):
         self, command: str, about: str, epilog: str = "", settable: Container[str] = ()
     ) -> None:
         super().__init__(
-            prog=f"longlens {command}", description=about, epilog=epilog, allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            prog=f"longlens {command}", description=textwrap.fill(about, 100), epilog=epilog,
+            allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         )  # fmt: skip
         self.settable = settable
 
@@ -69,6 +70,14 @@ class Parser(argparse.ArgumentParser):
             same = known.get(name.replace("-", "_"), name) if name.startswith("--") else name
             words.append(same + equals + value)
         return super().parse_known_args(words, namespace)
+
+    def format_help(self) -> str:
+        """The text of ``--help``; what is explained below is not listed before."""
+        given = [a for a in self._actions if not a.option_strings]
+        words = [f"[{a.metavar or a.dest}]" if a.nargs in ("?", "*") else a.metavar or a.dest
+                 for a in given]  # fmt: skip
+        self.usage = " ".join([self.prog, *map(str, words), "[options]"])
+        return super().format_help()
 
     def error(self, message: str) -> Any:
         """Raise what is wrong, without the usage: it may be longer than a screen."""
@@ -240,9 +249,8 @@ def add_options(
         )
         few = (choices or {}).get(name) or literal
         shown = "" if default in (None, inspect.Parameter.empty) else f" (default: {default})"
-        more: dict[str, Any] = (
-            {"metavar": "|".join(few), "choices": few} if few else {"metavar": "VALUE"}
-        )
+        kind = next((word for one, word in KINDS.items() if one in allowed), "VALUE")
+        more: dict[str, Any] = {"metavar": "|".join(few) or kind, "choices": few or None}
         if bool in allowed:
             more = {"nargs": "?", "const": True, "metavar": "true|false"}
         flags = ["-o"] if name == "output" else []

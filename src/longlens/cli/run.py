@@ -69,11 +69,12 @@ def parser() -> Parser:
 
 def add_engine_options(p: argparse.ArgumentParser) -> None:
     """The options that say where runs are done."""
-    p.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")
-    p.add_argument(
+    where = p.add_argument_group("where")
+    where.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")
+    where.add_argument(
         "--devices", default="", metavar="0,1", help="CUDA devices that workers take in turn"
     )
-    p.add_argument(
+    where.add_argument(
         "--on", default="here", metavar="WHERE",
         help="here, ray, ray://HOST:PORT (longlens[ray]) or slurm (longlens[slurm])",
     )  # fmt: skip
