@@ -1,7 +1,7 @@
 """Any model class of transformers with LaS attention: right, or refused, or neither.
 
 `python -m tests.hf.sweep` tries every class of the registry, and prints the row of
-`results/hf_sweep.csv` at its end.
+`tests/hf/sweep.csv` at its end.
 """
 
 import collections
@@ -235,7 +235,7 @@ def sweep(classes):
 
 
 def summary(rows):
-    """The row of `results/hf_sweep.csv` that a sweep makes."""
+    """The row of `tests/hf/sweep.csv` that a sweep makes."""
     counts = collections.Counter(row[2] for row in rows)
     errors = [[float(n) for n in row[3].split()] for row in rows if row[2] == "works"]
     fine = ("works", "refuses", "no attention", "not tried")

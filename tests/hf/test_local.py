@@ -7,6 +7,7 @@ from transformers import DynamicCache, StaticCache
 
 import longlens.hf
 import tests.hf.eager_las  # noqa: F401, registers its attention
+from longlens.hf.mask import LaSMask
 from tests.hf.sweep import build, give_weights
 from tests.hf.tiny_configs import tiny_config
 
@@ -18,6 +19,7 @@ DECODERS = {
     "olmo3": "Olmo3ForCausalLM",
     "cohere2": "Cohere2ForCausalLM",
     "llama4_text": "Llama4ForCausalLM",  # chunks
+    "modernbert-decoder": "ModernBertDecoderForCausalLM",
 }
 # before, ModernBERT's attention does not go through transformers' interface
 modern = pytest.mark.skipif(
@@ -100,7 +102,7 @@ def test_a_cache_changes_nothing(kind, padded, reading):
         close(torch.cat(logits, dim=1)[mask.bool()], full[mask.bool()])
 
 
-@pytest.mark.parametrize("kind", ["mistral", "gemma3_text"])
+@pytest.mark.parametrize("kind", ["mistral", "gemma3_text", "modernbert-decoder"])
 @torch.no_grad()
 def test_generation_with_a_cache_equals_generation_without(kind):
     model = make(kind, bound=0.3, window=3)
@@ -129,6 +131,22 @@ def test_sliding_caches_keep_what_smoothing_needs_and_no_more():
         model(torch.ones(1, 1, dtype=torch.long), past_key_values=cache)
 
 
+@torch.no_grad()
+def test_caches_of_ones_own_classes():
+    class Cache(DynamicCache):
+        def __init__(self, model):
+            super().__init__(config=model.config)
+
+    model = make("mistral", bound=0.3, window=3)
+    assert (
+        Cache(model).layers[0].sliding_window
+        == DynamicCache(config=model.config).layers[0].sliding_window
+        == 8 + 2
+    )
+    model.set_attn_implementation("sdpa")
+    assert Cache(model).layers[0].sliding_window == 8
+
+
 @pytest.mark.parametrize("kind", ["mistral", "gemma2", "gpt_oss"])
 @torch.no_grad()
 def test_packed_sequences(kind):
@@ -151,7 +169,10 @@ def test_what_a_local_layer_does_not_take():
     x, angles = torch.randn(1, 5, 32).double(), torch.ones(2, 1, 5, 8).double()
     longlens.hf.configure(model, chunk=None)
     with pytest.raises(ValueError, match="asks for a sliding window that its mask does not have"):
-        layer(x, tuple(angles), attention_mask=longlens.hf.mask.LaSMask(1, 5, 5, causal=True))
+        layer(x, tuple(angles), attention_mask=LaSMask(1, 5, 5, causal=True))
+    layer = make("olmo3", bound=0.3, window=3).model.layers[1].self_attn
+    with pytest.raises(ValueError, match="may see keys that its cache has dropped"):
+        layer(x, tuple(angles), attention_mask=LaSMask(1, 5, 5, causal=True, dropped=2))
 
 
 @pytest.mark.slow

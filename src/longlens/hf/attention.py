@@ -107,6 +107,8 @@ def _local_pattern(mask: LaSMask, state: LaSState, kwargs: dict[str, Any], name:
         refusal = f"{name} asks for a sliding window that its mask does not have"
     elif state.chunk is not None and (mask.chunk is not None or mask.dropped):
         refusal = f"{name} has a local pattern of its own, so chunk={state.chunk} is not possible"
+    elif mask.dropped and mask.local is None and mask.chunk is None:
+        refusal = f"{name} may see keys that its cache has dropped"
     elif mask.dropped and mask.local is not None and isinstance(mask.first, int):
         needed = mask.local[0] + reach(state.window, state.smoothing or "causal")[0]
         if mask.first < needed:

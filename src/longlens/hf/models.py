@@ -213,7 +213,8 @@ def _saved(model: PreTrainedModel, *_: Any, **__: Any) -> Iterator[None]:
 def _cached(cache: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
     """A new cache: smoothing reaches beyond a sliding window, so its layers keep more keys."""
     yield
-    named = inspect.signature(type(cache).__init__).bind(cache, *args, **kwargs).arguments
+    owner = DynamicCache if isinstance(cache, DynamicCache) else StaticCache
+    named = inspect.signature(owner.__init__).bind(cache, *args, **kwargs).arguments
     config = named.get("config")
     config = None if config is None else config.get_text_config(decoder=True)
     if getattr(config, "_attn_implementation", None) != NAME:
