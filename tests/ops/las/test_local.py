@@ -7,11 +7,12 @@ from hypothesis import given, settings
 from torch.nn import functional as F
 
 from longlens import decay_rates, explain, las_attention, las_weights
-from longlens.ops.las import las_attention_varlen, local
+from longlens.ops.las import las_attention_packed, las_attention_varlen, local
 from longlens.ops.las.call import Call
 from longlens.ops.las.call import check as check_call
 from longlens.ops.las.decode import LaSCache
 from longlens.ops.las.plan import Assumed, Plan
+from longlens.ops.rotary import rotary_angles, rotate
 
 from .cases import Case, cases, error, local_cases, over_budget, run
 from .oracle import oracle
@@ -185,6 +186,45 @@ def test_decoding(smoothing, padded):
         cache.append(k[:, :, i : i + 1], v[:, :, i : i + 1])
         found = cache.attend(q[:, :, i : i + 1], alpha=alpha)
         torch.testing.assert_close(found, expected[:, :, i : i + 1])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_error_budget(causal, dtype):
+    for rate, size in ((None, 16), (1e-3, 100), (0.3, 3), (50.0, 16)):
+        options = dict(is_causal=causal, window=5, local=size)
+        case = Case(1, 2, 2, 230, 230, 16, 16, rate, size == 16, 1, options)
+        assert over_budget(case, "sdpa", dtype) == [], case
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_transforms(causal):
+    q, k, v = torch.randn(3, 4, 1, 2, 40, 4, dtype=torch.float64).unbind()
+
+    def value(impl):
+        options = dict(alpha=decay_rates(2, 0.1), window=3, local=8, is_causal=causal, impl=impl)
+        return lambda q, k, v: las_attention(q, k, v, **options).sin().sum()
+
+    fast, plain = value("auto"), value("reference")
+    found = torch.func.vmap(torch.func.grad(fast, (0, 1, 2)))(q, k, v)
+    expected = [torch.func.grad(plain, (0, 1, 2))(*each) for each in zip(q, k, v, strict=True)]
+    for place, each in enumerate(found):
+        assert error(each, torch.stack([grads[place] for grads in expected])) < 1e-10
+    tangents = torch.func.jvp(fast, (q[0], k[0], v[0]), (k[0], v[0], q[0]))
+    torch.testing.assert_close(
+        tangents, torch.func.jvp(plain, (q[0], k[0], v[0]), (k[0], v[0], q[0]))
+    )
+
+
+def test_a_packed_projection():
+    packed = torch.randn(1, 2 + 2 * 1, 60, 8)
+    angles = rotary_angles(torch.arange(60), 8)
+    q, k, v = packed.split([2, 1, 1], dim=1)
+    expected = las_attention(
+        rotate(q, *angles), rotate(k, *angles), v, window=3, local=8, enable_gqa=True
+    )
+    found = las_attention_packed(packed, 2, 1, angles=angles, window=3, local=8)
+    torch.testing.assert_close(found, expected)
 
 
 def test_no_gradient_leaves_the_window():
