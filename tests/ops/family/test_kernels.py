@@ -71,6 +71,16 @@ def test_within_twice_the_error_of_the_formula(name, dtype):
     assert over_budget(CASES[name], dtype) == []
 
 
+@pytest.mark.parametrize("parts", [("slopes",), ("sink", "slopes")])
+def test_steep_slopes(parts):
+    """Their gradient all but vanishes, and rounding must not count by positions.
+
+    In float32, where it does so a little, `auto` takes parts instead.
+    """
+    case = Case(1, 2, 1, 200, 200, 32, 32, parts, 3.0, False, 5)
+    assert over_budget(case, torch.float16) == []
+
+
 @given(cases())
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 def test_any_call(case):
