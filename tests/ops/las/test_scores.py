@@ -51,6 +51,45 @@ def test_packed_sequences():
     )
 
 
+@pytest.mark.kernels
+@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
+@pytest.mark.parametrize(
+    "options",
+    [dict(window=3), dict(window=3, is_causal=False), dict(window=5, smoothing="masked"),
+     dict(local=9, window=3), dict(window=3, key_mask=torch.arange(70)[None] > 5)],
+    ids=str,
+)  # fmt: skip
+def test_a_sink_by_kernels(options):
+    q, k, v = (torch.randn(1, 2, 70, 16, requires_grad=True) for _ in range(3))
+    sink = torch.tensor([0.5, -1.0], requires_grad=True)
+    alpha = torch.tensor([0.0, 0.1])
+    assert "forward_kernel" in explain(q, k, v, sink=sink, impl="triton", **options).steps
+    found, expected = (
+        las_attention(q, k, v, alpha=alpha, sink=sink, impl=impl, **options)
+        for impl in ("triton", "reference")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    upstream = torch.randn_like(expected)
+    for a, b in zip(
+        torch.autograd.grad(found, (q, k, v, sink), upstream),
+        torch.autograd.grad(expected, (q, k, v, sink), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.kernels
+@pytest.mark.filterwarnings("ignore:.*encountered in.*:RuntimeWarning")
+def test_packed_sequences_with_a_sink_by_kernels():
+    q, k, v = torch.randn(3, 70, 2, 16).unbind()
+    options = dict(sink=torch.randn(2), local=6, window=3)
+    found, expected = (
+        las_attention_varlen(q, k, v, torch.tensor([0, 20, 70]), 50, impl=impl, **options)
+        for impl in ("triton", "reference")
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -58,9 +97,25 @@ def test_packed_sequences():
         (dict(sink=torch.zeros(3)), r"sink must be a tensor of shape \(2,\)"),
         (dict(sink=torch.zeros(2, dtype=torch.int32)), "sink must be a float tensor"),
         (dict(softcap=2.0, impl="triton"), "Triton kernels"),
+        (dict(sink=torch.zeros(2), impl="triton"), "Triton kernels need a CUDA device"),
     ],
 )
 def test_wrong_options(options, message):
     x = torch.randn(1, 2, 5, 4)
     with pytest.raises(ValueError, match=message):
         las_attention(x, x, x, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sink_on_a_gpu(dtype):
+    q, k, v = torch.randn(3, 2, 4, 300, 64, device="cuda", dtype=dtype).unbind()
+    sink = torch.randn(4, device="cuda")
+    for options in (dict(), dict(local=40), dict(is_causal=False)):
+        plan = explain(q, k, v, sink=sink, window=3, **options)
+        assert plan.route == "kernel" and plan.steps[-1] == "with_sink"
+        found = las_attention(q, k, v, sink=sink, window=3, **options)
+        exact = las_attention(
+            q.double(), k.double(), v.double(), sink=sink, window=3, impl="reference", **options
+        )
+        assert error(found, exact) < (1e-5 if dtype == torch.float32 else 2e-2)

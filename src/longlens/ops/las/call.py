@@ -56,7 +56,7 @@ class Call:
     local: Any = None  # (left, right), once checked; None: also a window wider than the sequence
     softcap: float | None = None
     sink: Tensor | None = None
-    formula: bool = False  # something is asked for that no fused kernel has
+    formula: bool = False  # a derivative is asked for that no fused kernel has
 
     @property
     def banded(self) -> bool:
@@ -99,7 +99,7 @@ def check(call: Call) -> Call:
     )  # fmt: skip
     check_side_inputs(query, key, call.alpha, call.key_mask, call.query_offset, call.sink)
     fill_in(call)
-    call.formula = call.formula or needs_formula(query, key, call.value, call.alpha)
+    call.formula = needs_formula(query, key, call.value, call.alpha)
     return call
 
 
@@ -110,7 +110,6 @@ def fill_in(call: Call) -> None:
     if call.query_offset is None:
         call.query_offset = call.key.shape[2] - call.query.shape[2]
     call.scale = call.query.shape[3] ** -0.5 if call.scale is None else float(call.scale)
-    call.formula = call.changes_scores
     call.local = sides(call.local, call.is_causal)
     if call.local is not None and _sees_all(call):
         call.local = None

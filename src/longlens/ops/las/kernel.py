@@ -23,17 +23,29 @@ def run(call: Call, plan: Plan) -> Tensor:
         lag=lag if call.is_causal else None, local=call.local, scale=call.scale,
     )  # fmt: skip
     if not call.banded:
-        return out
+        return out if call.sink is None else with_sink(out, lse, call.sink)
     k, raw = repeat_heads(q, k, call.value)
     parts = Parts(call.alpha, None, call.scale, call.key_mask)
     left = None if call.local is None else call.local[0]
     parts.band(q, k, raw, call.query_offset, call.window, call.edge, left)
-    return with_band(out, lse, [tensors for _, tensors in parts.items])
+    band = [tensors for _, tensors in parts.items]
+    if call.sink is not None:
+        score = call.sink.to(lse.dtype)[:, None, None].expand(*lse.shape[:2], 1, lse.shape[2])
+        band.append([score, torch.zeros_like(out)[:, :, None]])
+    return with_band(out, lse, band)
 
 
 def steps(call: Call, plan: Plan) -> list[str]:
     """The kernels of `run`."""
-    return [*prologue_steps(call, fold=False), "forward_kernel", *["with_band"] * call.banded]
+    after = "with_band" if call.banded else "with_sink"
+    merges = call.banded or call.sink is not None
+    return [*prologue_steps(call, fold=False), "forward_kernel", *[after] * merges]
+
+
+def with_sink(out: Tensor, lse: Tensor, sink: Tensor) -> Tensor:
+    """Add to a softmax one key of score `sink` (Hq,) whose value is zero."""
+    share = torch.sigmoid(lse - sink.to(lse.dtype)[:, None])
+    return (out * share[..., None]).to(out.dtype)
 
 
 def with_band(out: Tensor, lse: Tensor, band: list[list[Tensor]]) -> Tensor:

@@ -7,6 +7,7 @@ file derives the routes; each has a file of its name.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,7 @@ from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
 from longlens.ops.las.triton.prologue_op import LONGEST, MOST_SEQUENCES
 from longlens.ops.launching import MOST_KEPT
 
+NO_SINKS = "capped scores or a sink, which PyTorch's fused attention lacks"
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
 # a compiler formats no number
 _LIMIT = {dtype: f"{limit:g}" for dtype, limit in FOLD_RANGE.items()}
@@ -57,7 +59,7 @@ def many_calls(call: Call, assumed: Assumed) -> str | None:
     """
     offset, queries = call.query_offset, call.query.shape[2]
     if call.changes_scores:
-        return "capped scores or a sink, which fused kernels lack"
+        return NO_SINKS
     if call.formula or (exporting() and call.chunk is not None):
         return "a derivative that fused kernels lack (forward-mode, second)"
     if isinstance(offset, Tensor):
@@ -88,7 +90,9 @@ def kernel_refusal(call: Call, assumed: Assumed | None = None) -> str | None:
     if reason is not None:
         return reason
     if call.formula:
-        return "Triton kernels have no forward-mode, no second derivatives, no softcap and no sink"
+        return "Triton kernels have no forward-mode and no second derivatives"
+    if call.softcap is not None:
+        return "Triton kernels have no softcap"
     if isinstance(call.query_offset, Tensor):
         return "Triton kernels take query_offset as an int, not as a tensor"
     if call.query.shape[0] * call.query.shape[1] > MOST_HEADS:
@@ -114,6 +118,11 @@ def prologue_runs(call: Call) -> bool:
         and queries <= min(keys, LONGEST)
         and (call.is_causal or queries == keys)
     )
+
+
+def _usual(refusal: Callable[[Call, Assumed], str | None]) -> Any:
+    """The refusal of a route that knows neither capped scores nor sinks."""
+    return lambda call, assumed: NO_SINKS if call.changes_scores else refusal(call, assumed)
 
 
 def _no_empty(call: Call, assumed: Assumed) -> str | None:
@@ -207,7 +216,7 @@ def _run_reference(call: Call, plan: Plan) -> Tensor:
 ROUTES = (
     Route("sdpa", "empty", _no_empty, "nothing to attend to", _run_empty, []),
     Route(
-        "sdpa", "row", _no_row,
+        "sdpa", "row", _usual(_no_row),
         "one query: its row of scores is explicit, keys and values are read once",
         row.run, ["full_scores"],
     ),
@@ -224,7 +233,7 @@ ROUTES = (
         folded.run, folded.steps,
     ),
     Route(
-        "triton", "mirrored", _no_mirrored, "{many}: one call over two triangles",
+        "triton", "mirrored", _usual(_no_mirrored), "{many}: one call over two triangles",
         kernel.run_mirrored, kernel.mirrored_steps, named=False,
     ),
     Route(
@@ -232,10 +241,10 @@ ROUTES = (
         local.run_sliding, local.sliding_steps,
     ),
     Route("triton", "kernel", kernel_refusal, "{many}: one fused kernel", kernel.run, kernel.steps),
-    Route("sdpa", "merged", _no_merged, "{many}: parts, merged", merged.run, merged.steps),
+    Route("sdpa", "merged", _usual(_no_merged), "{many}: parts, merged", merged.run, merged.steps),
     Route(
-        "sdpa", "local", local.refusal, "{many}: causal squares of its size, merged", local.run,
-        local.steps,
+        "sdpa", "local", _usual(local.refusal), "{many}: causal squares of its size, merged",
+        local.run, local.steps,
     ),
     Route("sdpa", "rows", _no_rows, "{many}: the formula on blocks of rows", rows.run, rows.steps),
     Route("reference", "reference", always, "{many}: the formula", _run_reference, ["reference"]),

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from longlens.ops.las.call import Call, Packing, cast, check
 from longlens.ops.las.checks import may_read
+from longlens.ops.las.kernel import with_sink
 from longlens.ops.las.plan import Assumed, Plan, Route, always, check_impl, choose
 from longlens.ops.las.prepare import zero_rows
 from longlens.ops.las.routes import attend, kernel_refusal
@@ -95,10 +96,11 @@ def las_attention_varlen(
 def _run_kernel(call: Call, plan: Plan) -> Tensor:
     """By kernels that read the packed tensors as they are: (1, Hq, T, Dv)."""
     v = call.value if call.window == 1 else _pool(call)
-    return kernel_attention(
+    out, lse = kernel_attention(
         call.query, call.key, v, alpha=call.alpha, packing=call.packing,
         lag=0 if call.is_causal else None, local=call.local, scale=call.scale,
-    )[0]  # fmt: skip
+    )  # fmt: skip
+    return out if call.sink is None else with_sink(out, lse, call.sink)
 
 
 def _run_padded(call: Call, plan: Plan) -> Tensor:
