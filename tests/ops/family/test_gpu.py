@@ -39,6 +39,13 @@ def test_levels_in_the_kernel(parts, queries, keys, masked, width, dtype):
     assert over_budget(case, dtype) == []
 
 
+@pytest.mark.parametrize("rate", [0.1, 3.0])
+def test_learned_slopes_on_both_sides(rate):
+    case = Case(1, 2, 1, 200, 200, 32, 32, ("slopes",), rate, False, 5)
+    case.options = dict(is_causal=False)
+    assert over_budget(case, torch.bfloat16) == []
+
+
 @pytest.mark.parametrize("width", [12, 64, 128])
 @pytest.mark.parametrize("parts", [("log_gate", "taps"), ("log_gate", "log_forget")])
 def test_gates_in_one_pass(parts, width):
@@ -56,7 +63,8 @@ def over_budget(case, dtype):
             n: t.to("cuda", kind if n in ("query", "key", "value") else wide).requires_grad_()
             for n, t in tensors.items()
         }
-        out = decay_attention(**inputs, key_mask=mask, enable_gqa=True, impl=impl)
+        options = dict(key_mask=mask, enable_gqa=True, impl=impl, **case.options)
+        out = decay_attention(**inputs, **options)
         grads = torch.autograd.grad(out, list(inputs.values()), grad.to("cuda", kind))
         results.append(dict(zip(("out", *inputs), (out.detach(), *grads), strict=True)))
     exact, plain, fast = results

@@ -56,11 +56,16 @@ def _filtered(call: DecayCall, plan: Plan) -> Tensor:
 
 
 def _prepared(call: DecayCall, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and filtered values, float32 at least on a CPU; heads as many as needed."""
+    """Queries, keys and filtered values; heads as many as needed.
+
+    On a CPU they are float32 at least, and also where a learned number per position would be a
+    column of the keys: its gradient in half precision, summed over positions, is mostly rounding.
+    """
     q, k, v = call.query, _real(call, call.key), _filtered(call, plan)
     if plan.route != "kernel" or call.multiplies or v.shape[1] != k.shape[1]:
         k, v = repeat_heads(q, k, v)
-    if q.is_cuda or plan.impl == "triton":
+    learned = any(t is not None and t.requires_grad for t in (call.slopes, call.log_forget))
+    if plan.impl == "triton" or (q.is_cuda and not learned):
         return q, k, v
     return full_precision(q), full_precision(k), full_precision(v)
 
