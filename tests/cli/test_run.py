@@ -31,7 +31,11 @@ def test_a_table_is_run_once(tmp_path, capsys, monkeypatch):
     assert all(run.is_finished for run in first.values())
     assert main(["run", table, "--runs", runs]) == 0  # nothing is trained twice
     assert {run.name: run for run in find_runs(runs)} == first
-    assert "2/2 cumsum-las-1" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "2/2 cumsum-las-1" in out
+    assert err.count("step 2/2  validation") == 2  # each shows its steps, once
+    assert main(["run", table, "--runs", str(tmp_path / "quiet"), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_wrong_cells_are_found_before_anything_runs(tmp_path, capsys):

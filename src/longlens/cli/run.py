@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,12 @@ def add_engine_options(p: argparse.ArgumentParser) -> None:
         "--on", default="here", metavar="WHERE",
         help="here, ray, ray://HOST:PORT (longlens[ray]) or slurm (longlens[slurm])",
     )  # fmt: skip
+    p.add_argument("--quiet", action="store_true", help="one line a run, without its progress")
+
+
+def shows_progress(args: argparse.Namespace) -> bool:
+    """Whether runs show how far they are: where they come one after the other, here."""
+    return bool(args.workers == 1 and args.on == "here" and not args.quiet)
 
 
 def engine_of(args: argparse.Namespace) -> Engine:
@@ -190,6 +197,8 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"--{given[0]} is for experiments, and {args.what} is a table")
     else:
         cells = checked_cells(args.what, args.runs, key_values(args.changes))
+    if shows_progress(args) and not args.quick:
+        cells = [replace(cell, progress=True) for cell in cells]
     done = 0
 
     def each(place: int, record: Record) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from longlens.cli.parser import Parser, UsageError
-from longlens.cli.run import add_engine_options, engine_of, report_failures
+from longlens.cli.run import add_engine_options, engine_of, report_failures, shows_progress
 from longlens.cli.train import parse as parse_train
 from longlens.report.tables import render
 from longlens.runs.cell import Cell, grid, with_options
@@ -66,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
     engine = engine_of(args)
 
     def run(cells: Sequence[Cell]) -> list[Record]:
+        cells = [{"progress": shows_progress(args), **cell} for cell in cells]
         return sweep(cells, engine, each=lambda _, record: print(_line(record), flush=True))
 
     if args.sampler == "grid":

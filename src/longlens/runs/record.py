@@ -160,7 +160,8 @@ class Record:
         if split in SPLITS:
             return inside(self.metrics, f"{split}.{which or self.metric_name}")
         value = inside(vars(self), FIELDS.get(name, name))
-        return inside(self.options, name) if value is None else value
+        # The steps of a record are those that were done, not those that were asked for.
+        return inside(self.options, name) if value is None and name not in vars(self) else value
 
     @property
     def metric_name(self) -> str:
