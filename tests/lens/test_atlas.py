@@ -52,6 +52,9 @@ def test_an_audit_is_made_once_and_what_is_missing_is_named(tmp_path, monkeypatc
     path.write_text(path.read_text()[:100])  # cut off: it is made anew
     make_atlas(entries[:1], **there)
     make_atlas(entries[:1], **{**there, "budget": "19s"})  # it has had more
+    collected = make_atlas(entries, **there, collect=True)
+    assert collected["tasks"] == first["tasks"]
+    assert collected["missing"] == [{"name": "b", "reason": "not audited yet"}]
     assert made == ["smnist", "far-order"]
     make_atlas(entries[:1], **{**there, "budget": "21s"})
     assert made == ["smnist", "far-order", "far-order"]

@@ -30,6 +30,8 @@ def parser() -> Parser:
                    help="names, groups, patterns, tasks or files (default: the whole list)"
                    )  # fmt: skip
     p.add_argument("--list", action="store_true", help="print the list of tasks; audit nothing")
+    p.add_argument("--collect", action="store_true",
+                   help="audit nothing: the page and the record of what was audited")  # fmt: skip
     p.add_argument("--budget", default="60s", help="time of an audit (default: 60s)")
     p.add_argument("--mixers", default="",
                    help="also train these global models, as in s4d (default: probes alone)"
@@ -64,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
 
     atlas = make_atlas(
         entries, runs=args.runs, root=args.root, budget=args.budget, progress=args.progress,
+        collect=args.collect,
         mixers=tuple(name for name in args.mixers.split(",") if name), each=save,
     )  # fmt: skip
     print(f"{atlas_table(atlas).text()}\n{args.output}\n{page}")

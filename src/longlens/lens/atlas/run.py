@@ -29,6 +29,7 @@ def make_atlas(
     root: str | None = None,
     budget: str = "60s",
     mixers: tuple[str, ...] = (),
+    collect: bool = False,
     progress: bool = True,
     each: Callable[[Report], None] | None = None,
 ) -> Report:
@@ -43,6 +44,7 @@ def make_atlas(
         root: the data cache.
         budget: time of an audit, where an entry has none of its own.
         mixers: global models to train beside the probes; (): probes alone.
+        collect: audit nothing; what was audited, with any budget, is the atlas.
         progress: say what is being done.
         each: called with the atlas so far after every audit.
 
@@ -64,7 +66,8 @@ def make_atlas(
     for number, entry in enumerate(todo):
         began = time.monotonic()
         try:
-            report = _audited(entry, Path(runs), root, entry.budget or budget, mixers)
+            wanted = None if collect else entry.budget or budget
+            report = _audited(entry, Path(runs), root, wanted, mixers)
             if not report["curve"]:  # "not learned" is said of what was tried alone
                 raise DataError(f"no probe was finished in {report['asked']['budget']}")
         except (DataError, BusyError) as error:
@@ -83,21 +86,25 @@ def make_atlas(
 
 
 def _audited(
-    entry: Entry, runs: Path, root: str | None, budget: str, mixers: tuple[str, ...]
+    entry: Entry, runs: Path, root: str | None, budget: str | None, mixers: tuple[str, ...]
 ) -> Report:
-    """The record of an entry's audit: what is there, if it had as much time for the same task."""
+    """The record of an entry's audit; one that is there is kept if it had as much time.
+
+    Without a budget nothing is audited.
+    """
     path = runs / f"{entry.name.replace('/', '-')}.json"
-    asked = {"task": entry.task, "options": dict(entry.options), "budget": budget,
-             "mixers": list(mixers)}  # fmt: skip
+    asked = {"task": entry.task, "options": dict(entry.options), "mixers": list(mixers)}
     with locked(path.with_suffix(".lock"), entry.name):
         try:
             report: Report = json.loads(path.read_text())
             had = report["asked"]
-            enough = seconds(had["budget"]) >= seconds(budget)
-            if had | {"budget": budget} == asked and enough and report["ended"]:
+            enough = budget is None or seconds(had["budget"]) >= seconds(budget)
+            if had == asked | {"budget": had["budget"]} and enough and report["ended"]:
                 return report
         except (OSError, ValueError, KeyError):  # not there, or cut off
             pass
+        if budget is None:
+            raise DataError("not audited yet")
         name = entry.task
         if is_file(name):
             name = import_file(name, root=root, replace=True, **entry.options).name
@@ -106,6 +113,6 @@ def _audited(
                                          progress=False), budget)  # fmt: skip
         if any("interrupted" in words for words in found["open"]):
             raise KeyboardInterrupt
-        report = found | {"asked": asked}
+        report = found | {"asked": asked | {"budget": budget}}
         replace_file(path, to_json(report))
         return report
