@@ -62,10 +62,12 @@ def test_an_audit_is_made_once_and_what_is_missing_is_named(tmp_path, monkeypatc
 
 
 def test_what_was_not_probed_is_missing_and_not_called_unlearned(tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "timed_audit", lambda options, budget: {"open": [], "curve": []})
+    cut_off = {"open": ["all"], "curve": [{"receptive_field": 3}], "options": {"fields": [3, 9]}}
+    monkeypatch.setattr(run, "timed_audit", lambda options, budget: cut_off)
     entry = Entry("a", "far", "far-order", SMALL)
     atlas = make_atlas([entry], runs=str(tmp_path), budget="2s", progress=False)
-    assert atlas["missing"] == [{"name": "a", "reason": "no probe was finished in 2s"}]
+    reason = "1 of 2 windows were not probed in 2s: give it more time"
+    assert atlas["missing"] == [{"name": "a", "reason": reason}]
 
 
 def test_ctrl_c_ends_the_atlas_and_keeps_no_half_audit(tmp_path, monkeypatch):

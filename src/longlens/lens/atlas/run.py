@@ -68,8 +68,7 @@ def make_atlas(
         try:
             wanted = None if collect else entry.budget or budget
             report = _audited(entry, Path(runs), root, wanted, mixers)
-            if not report["curve"]:  # "not learned" is said of what was tried alone
-                raise DataError(f"no probe was finished in {report['asked']['budget']}")
+            _check_probed(report)
         except (DataError, BusyError) as error:
             atlas["missing"].append({"name": entry.name, "reason": str(error)})
             words = str(error)
@@ -83,6 +82,15 @@ def make_atlas(
         if each is not None:
             each(atlas)
     return atlas
+
+
+def _check_probed(report: Report) -> None:
+    """Raise for an audit whose time ended before every window was probed: it says nothing yet."""
+    probed = {model["receptive_field"] for model in report["curve"]}
+    fields = report["options"]["fields"]
+    if left := [field for field in fields if field not in probed]:
+        raise DataError(f"{len(left)} of {len(fields)} windows were not probed in "
+                        f"{report['asked']['budget']}: give it more time")  # fmt: skip
 
 
 def _audited(
