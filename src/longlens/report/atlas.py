@@ -92,7 +92,7 @@ def atlas_words(atlas: Mapping[str, Any]) -> list[str]:
         f"Of {len(rows)} tasks the probes learn {len(learned)}. On {len(short)} of these a window "
         f"of at most an eighth of an example has 95 % of what is learned; {len(far)} need more "
         "than half of it.",
-        f"That windows of an eighth miss something is sure (in {SURE:.0%} of draws) of "
+        f"That windows of an eighth miss something is sure (in {100 * SURE:.0f} % of draws) of "
         f"{len(needs)} of them; of the others the test set is too small, or nothing is missed.",
         f"{len(lost)} tasks are not learned by probes at all: of these nothing is known.",
         f"{len(proven)} far-field tasks are anchors: it is proven that no window of their distance "

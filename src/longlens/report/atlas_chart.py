@@ -87,8 +87,8 @@ def atlas_chart(
     for row in rows:
         known = state(row)
         proof = (row.get("proven") or {}).get("distance")
-        y_value = row.get("reach") if known == "reach" else proof or row["length"]
-        x, y = place(row["length"], y_value or row["length"])
+        reach = {"reach": row.get("reach"), "proven": proof}.get(known) or row["length"]
+        x, y = place(row["length"], reach)
         if known == "nothing":
             y = strip
         x, y = _free(x, y, taken, left, right)
