@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from longlens.lens.atlas import ENTRIES, Entry, find_entries, make_atlas, run
-from longlens.lens.atlas.rows import near
+from longlens.lens.atlas.rows import _complete, near
 from longlens.report.atlas import atlas_page, atlas_table, atlas_words, curve_chart, draw_atlas
 from longlens.report.atlas_chart import hint, state
 from longlens.tasks import import_arrays
@@ -89,6 +90,13 @@ def test_what_an_eighth_misses():
     assert near(curve[3:], sharp[:, 3:], 0, 0.5, 72) is None
 
 
+def test_a_seed_that_was_not_tried_everywhere_does_not_count():
+    probes = [dict(where="window", receptive_field=field, seed=seed)
+              for seed in (0, 1, 2) for field in (3, 9, None)][:-1]  # fmt: skip
+    assert [p["seed"] for p in _complete(probes)] == [0, 0, 0, 1, 1, 1]
+    assert _complete(probes[:2]) == probes[:2]
+
+
 def row(**values: object) -> dict[str, object]:
     usual = dict(
         name="Fish", group="UCR archive", options={}, identity="0", stands_in_for=None, length=463,
@@ -128,3 +136,17 @@ def test_the_page_draws_what_is_known_and_no_reach_where_nothing_was_learned():
     assert "not prepared" in page
     assert draw_atlas(atlas).count("<title>") == 5  # the picture's and its points'
     assert "chance: 50.0 %" in curve_chart(rows[0])
+
+
+def test_documents_say_what_the_record_says():
+    root = Path(__file__).parents[2]
+    atlas = json.loads((root / "results/atlas.json").read_text())
+    assert len(atlas["tasks"]) >= 60
+    docs, readme = (" ".join((root / name).read_text().split())
+                    for name in ("docs/atlas.md", "README.md"))  # fmt: skip
+    words = atlas_words(atlas)
+    assert all(sentence in docs for sentence in words)
+    learned, short = re.search(r"learn (\d+)\. On (\d+) of these", words[0]).groups()
+    lost = words[2].partition(" ")[0]
+    assert f"On {short} of the {learned} tasks that probes learn" in readme
+    assert f"The {lost} that they do not learn" in readme

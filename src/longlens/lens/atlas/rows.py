@@ -6,6 +6,7 @@ about which example, for the bootstrap.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from longlens.lens.atlas.entries import Entry
 from longlens.lens.audit.probed import probe_points
-from longlens.lens.audit.verdict import SHORT, Floats, plausible
+from longlens.lens.audit.verdict import SHORT, Floats, plausible, summarise
 
 LEARNED = 0.99  # share of draws in which the best model is above chance
 ENDS = [0.05, 0.95]  # of a 90 % interval
@@ -22,7 +23,10 @@ ENDS = [0.05, 0.95]  # of a 90 % interval
 def atlas_row(entry: Entry, report: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the atlas from an entry and the record of its audit (see ``timed_audit``)."""
     chance, length, data = report["chance"], report["length"], report["data"]
-    points = [*report["points"], *report["global"], *probe_points(report.get("probes") or ())]
+    probes = probe_points(_complete(report.get("probes") or ()))
+    points = [*report["points"], *report["global"], *probes]
+    floor = report["verdict"].get("floor")
+    judged = summarise(points, chance, data["examples"]["test"], length, floor)
     row: dict[str, Any] = {
         "name": entry.name,
         "group": entry.group,
@@ -36,16 +40,16 @@ def atlas_row(entry: Entry, report: Mapping[str, Any]) -> dict[str, Any]:
         "budget": report["options"].get("total"),
         "open": report.get("open") or [],
         "chance": _short(chance),
-        "floor": _floor(report["verdict"].get("floor")),
+        "floor": _floor(floor),
         "proven": _proven(report.get("certificate")),
-        "verdict": report["verdict"]["text"],
+        "verdict": judged["verdict"]["text"],
         "learned": False,
         "curve": [],
     }
     if not points:
         return row
     every, curve, draws, place = plausible(points, chance, data["examples"]["test"])
-    needed = report["ranges"]["of_gain"]["0.95"]
+    needed = judged["ranges"]["of_gain"]["0.95"]
     best = curve[place]
     return row | {
         "curve": [
@@ -64,6 +68,16 @@ def atlas_row(entry: Entry, report: Mapping[str, Any]) -> dict[str, Any]:
         "widest": max((m["receptive_field"] or 0 for m in curve), default=0) or None,
         "near": near(curve, draws, place, chance, length),
     }
+
+
+def _complete(probes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The probes of those seeds that were tried everywhere; of the first seed, whatever there is.
+
+    A window that a seed has not come to would look worse, or its spread wider, than it is.
+    """
+    kinds = {(probe["where"], probe["receptive_field"]) for probe in probes}
+    counts = Counter(probe["seed"] for probe in probes)
+    return [probe for probe in probes if probe["seed"] == 0 or counts[probe["seed"]] == len(kinds)]
 
 
 def near(
