@@ -102,7 +102,7 @@ def row(**values: object) -> dict[str, object]:
         name="Fish", group="UCR archive", options={}, identity="0", stands_in_for=None, length=463,
         probed=None, budget="60s", open=[], chance=0.5, floor=None, proven=None, verdict="short",
         learned=True, reach=33, reach_interval=[17, None], widest=241,
-        best=dict(model="probe 33", test=0.9),
+        best=dict(model="probe 33", test=0.9), **{"global": {"anywhere": 0.9}},
         near=dict(window=33, missed=0.0, interval=[0.0, 0.1], sure=0.2),
         curve=[dict(model="probe 3", receptive_field=3, test=0.6, deviation=0.0),
                dict(model="probe, anywhere", receptive_field=None, test=0.9, deviation=0.0)],

@@ -54,7 +54,6 @@ def _line(row: Mapping[str, Any]) -> dict[str, Any]:
     learned = known in ("reach", "more")
     ends = row.get("reach_interval") if learned else None
     more = f"{row['widest']:,}+" if row.get("widest") else MISSING
-    probes = {model["model"]: model["test"] for model in row["curve"]}
     proof = row.get("proven")
     return {
         "task": row["name"],
@@ -70,8 +69,8 @@ def _line(row: Mapping[str, Any]) -> dict[str, Any]:
                                 f"{percent(near['interval'][1])})" if learned and near else None,
         "sure that it misses (%)": percent(near["sure"]) if learned and near else None,
         "best probe (%)": percent((row.get("best") or {}).get("test")),
-        "sees all, pooled (%)": percent(probes.get("probe, anywhere")),
-        "sees all, in place (%)": percent(probes.get("probe, in place")),
+        "sees all, pooled (%)": percent(row["global"].get("anywhere")),
+        "sees all, in place (%)": percent(row["global"].get("in place")),
         "linear (%)": percent((row.get("floor") or {}).get("test")),
         "chance (%)": percent(row["chance"]),
         "examples": (row.get("probed") or {}).get("train"),
@@ -107,7 +106,7 @@ def curve_chart(row: Mapping[str, Any]) -> str:
     widths = [x for x, _ in points] or [1.0]
     ends = widths[0], max(float(row["length"]), widths[-1], 2.0)
     lines = [Line("windows of so many positions", points, 0, mark=True)] if points else []
-    levels = [(m["model"], m["test"]) for m in row["curve"] if not m["receptive_field"]]
+    levels = [(f"probe, {where}", level) for where, level in row["global"].items()]
     if row.get("floor"):
         levels.append((f"linear, {row['floor']['name']}", row["floor"]["test"]))
     for style, (name, level) in enumerate(levels, 1):

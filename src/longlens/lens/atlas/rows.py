@@ -23,8 +23,8 @@ ENDS = [0.05, 0.95]  # of a 90 % interval
 def atlas_row(entry: Entry, report: Mapping[str, Any]) -> dict[str, Any]:
     """A row of the atlas from an entry and the record of its audit (see ``timed_audit``)."""
     chance, length, data = report["chance"], report["length"], report["data"]
-    probes = probe_points(_complete(report.get("probes") or ()))
-    points = [*report["points"], *report["global"], *probes]
+    probes = _complete(report.get("probes") or ())
+    points = [*report["points"], *report["global"], *probe_points(probes)]
     floor = report["verdict"].get("floor")
     judged = summarise(points, chance, data["examples"]["test"], length, floor)
     row: dict[str, Any] = {
@@ -43,6 +43,11 @@ def atlas_row(entry: Entry, report: Mapping[str, Any]) -> dict[str, Any]:
         "floor": _floor(floor),
         "proven": _proven(report.get("certificate")),
         "verdict": judged["verdict"]["text"],
+        "global": {
+            where: _short(np.mean([probe["test"] for probe in probes if probe["where"] == where]))
+            for where in ("anywhere", "in place")
+            if any(probe["where"] == where for probe in probes)
+        },
         "learned": False,
         "curve": [],
     }

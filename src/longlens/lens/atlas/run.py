@@ -102,17 +102,13 @@ def _audited(
     """
     path = runs / f"{entry.name.replace('/', '-')}.json"
     asked = {"task": entry.task, "options": dict(entry.options), "mixers": list(mixers)}
-    with locked(path.with_suffix(".lock"), entry.name):
-        try:
-            report: Report = json.loads(path.read_text())
-            had = report["asked"]
-            enough = budget is None or seconds(had["budget"]) >= seconds(budget)
-            if had == asked | {"budget": had["budget"]} and enough and report["ended"]:
-                return report
-        except (OSError, ValueError, KeyError):  # not there, or cut off
-            pass
-        if budget is None:
+    if budget is None:  # a record is replaced whole, so reading needs no lock
+        if (report := _finished(path, asked, 0.0)) is None:
             raise DataError("not audited yet")
+        return report
+    with locked(path.with_suffix(".lock"), entry.name):
+        if (report := _finished(path, asked, seconds(budget))) is not None:
+            return report
         name = entry.task
         if is_file(name):
             name = import_file(name, root=root, replace=True, **entry.options).name
@@ -124,3 +120,14 @@ def _audited(
         report = found | {"asked": asked | {"budget": budget}}
         replace_file(path, to_json(report))
         return report
+
+
+def _finished(path: Path, asked: Report, time: float) -> Report | None:
+    """The record at ``path`` if it is of what is asked, finished, and had as much time."""
+    try:
+        report: Report = json.loads(path.read_text())
+        had = report["asked"]
+        same = had == asked | {"budget": had["budget"]}
+        return report if same and seconds(had["budget"]) >= time and report["ended"] else None
+    except (OSError, ValueError, KeyError):  # not there, or cut off
+        return None
