@@ -93,9 +93,11 @@ def atlas_words(atlas: Mapping[str, Any]) -> list[str]:
         "than half of it.",
         f"That windows of an eighth miss something is sure (in {100 * SURE:.0f} % of draws) of "
         f"{len(needs)} of them; of the others the test set is too small, or nothing is missed.",
-        f"{len(lost)} tasks are not learned by probes at all: of these nothing is known.",
+        f"{len(lost)} tasks are not learned by probes and carry no certificate: of their reach "
+        "nothing is known.",
         f"{len(proven)} far-field tasks are anchors: it is proven that no window of their distance "
-        "tells anything about the label.",
+        f"tells anything about the label. Of these the probes learn "
+        f"{sum(row['learned'] for row in proven)}, with wider windows.",
     ]
 
 

@@ -83,6 +83,7 @@ def atlas_chart(
 
     parts = _axes(place, (x0, x1), (y0, y1), left, right, floor, strip)
     taken: list[tuple[float, float]] = []
+    points: list[str] = []  # above all lines
     named: list[tuple[float, float, Mapping[str, Any]]] = []
     for row in rows:
         known = state(row)
@@ -92,12 +93,15 @@ def atlas_chart(
         if known == "nothing":
             y = strip
         x, y = _free(x, y, taken, left, right)
-        drawn = [] if known == "nothing" else [_interval(row, known, place, x)]
+        if known != "nothing":
+            parts.append(_interval(row, known, place, x))
         open_ended = known in ("nothing", "more")
-        drawn.append(mark(x, y, groups.index(row["group"]), open_ended, hint(row)))
-        body = "".join(drawn)
-        parts.append(f'<a href="#{slug(row["name"])}">{body}</a>' if linked else f"<g>{body}</g>")
+        point = mark(x, y, groups.index(row["group"]), open_ended, hint(row))
+        over = 'pointer-events="all"'  # a pointer finds hollow marks, too
+        link = f'<a href="#{slug(row["name"])}" {over}>{point}</a>'
+        points.append(link if linked else f"<g {over}>{point}</g>")
         named.append((x, y, row))
+    parts += points
     if width >= NAMED:
         shown = [(x, y, row["name"]) for x, y, row in named if row["group"] not in UNNAMED]
         parts += _names(shown, taken, left, right)

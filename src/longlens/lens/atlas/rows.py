@@ -56,6 +56,7 @@ def atlas_row(entry: Entry, report: Mapping[str, Any]) -> dict[str, Any]:
     every, curve, draws, place = plausible(points, chance, data["examples"]["test"])
     needed = judged["ranges"]["of_gain"]["0.95"]
     best = curve[place]
+    learned = bool((draws[:, place] > chance).mean() >= LEARNED)
     return row | {
         "curve": [
             {
@@ -67,9 +68,9 @@ def atlas_row(entry: Entry, report: Mapping[str, Any]) -> dict[str, Any]:
             for model in every
         ],
         "best": {"model": best["model"], "test": _short(best["test"])},
-        "learned": bool((draws[:, place] > chance).mean() >= LEARNED),
-        "reach": needed["receptive_field"],
-        "reach_interval": needed["interval"],
+        "learned": learned,
+        "reach": needed["receptive_field"] if learned else None,
+        "reach_interval": needed["interval"] if learned else None,
         "widest": max((m["receptive_field"] or 0 for m in curve), default=0) or None,
         "near": near(curve, draws, place, chance, length),
     }
