@@ -19,7 +19,6 @@ from longlens.config import ModelConfig
 from longlens.files import canonical_json, digest
 from longlens.models.build import build_model, load_model
 from longlens.tasks import import_arrays, load
-from longlens.training.options import TrainOptions
 from tests.adversarial.attack import SEED, attack, command, limited, preparing, validate
 from tests.adversarial.counts import record
 from tests.adversarial.damage import restructure
@@ -146,7 +145,7 @@ def attack_results(folder: Path, count: int) -> Counter:
 TABLE = """\
 base: {task: listops, steps: 10, mixer_options: {num_heads: 2}, lr: 0.001}
 grid:
-  mixer: [las, softmax]
+  mixer: [las, l]
   seed: [0, 1]
   mixer_options.bound: [0.001, 0.0001]
 """
@@ -159,8 +158,7 @@ def attack_tables(folder: Path, count: int) -> Counter:
     inside = folder / "runs"
 
     def cells() -> None:
-        for cell in checked_cells(str(table), str(inside), {}):
-            options = TrainOptions(**json.loads(json.dumps(cell)))
+        for options in checked_cells(str(table), str(inside), {}):
             place = inside / (options.name or options.default_name())
             assert place.resolve().parent == inside.resolve()
 

@@ -44,6 +44,7 @@ GUESSES = {
     "train --set lr": (2, "--set takes KEY=VALUE, got 'lr'"),
     # values
     "train --dim wide": (1, "dim must be a whole number, got 'wide'"),
+    "train --quiet --set mixer_options.bound=wide": (1, "las cannot be built with bound='wide'"),
     "train --dim": (2, "--dim: expected one argument"),
     "train --steps 5 --epochs 1": (1, "give one of steps, epochs and budget"),
     # wrong folders and files

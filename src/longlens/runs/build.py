@@ -122,8 +122,14 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
     config = model_config(options, spec)
     if not any(isinstance(value, list) for value in options.mixer_options.values()):
         config = replace(config, depth=1)  # blocks are alike: one stands for all
-    with torch.device("meta"):
-        model = build_model(config)
+    try:
+        with torch.device("meta"):
+            model = build_model(config)
+    except ValueError:
+        raise
+    except Exception as error:  # whatever a mixer says to options of the wrong type
+        given = ", ".join(f"{name}={value!r}" for name, value in options.mixer_options.items())
+        raise ValueError(f"{options.mixer} cannot be built with {given}: {error}") from None
     check_ablation(options, model)
     return model
 
