@@ -2,9 +2,9 @@
 
 Levels fall along the sequence, however far. Where all keys of a row meet in one softmax A_i
 cancels, so a tile costs no more than plain attention: -A_j is added where the scale is multiplied.
-Levels are float64 and taken relative to that of a block's own first query (or last key); tiles on
-the diagonal take the difference of each pair. So near scores keep their digits, whatever the
-range, and nothing overflows.
+A level is the sum of two numbers of float32, in units of log 2. They are taken relative to that of
+a block's own first query (or last key); tiles on the diagonal take the difference of each pair. So
+near scores keep their digits, whatever the range, and nothing overflows.
 
 As in `ops/las/triton` one kernel walks along the keys for the output, one for the gradients of
 queries, and one along the queries for those of keys and values; nothing is added atomically. With
@@ -29,12 +29,12 @@ EXACT = tl.constexpr("ieee")
 
 
 @triton.jit
-def _relative(level, i, limit, base, CHECK: tl.constexpr):
-    """Levels of positions i less that of `base`, and what their rounding to float32 leaves."""
-    found = tl.load(level + i, mask=i < limit, other=0.0) if CHECK else tl.load(level + i)
-    exact = (found - base) * LOG2_E
-    high = exact.to(tl.float32)
-    return high, (exact - high).to(tl.float32)
+def _levels(level, i, S, CHECK: tl.constexpr):
+    """Levels of positions i, each the sum of two numbers; the second ones follow the first."""
+    if CHECK:
+        ok = i < S
+        return tl.load(level + i, mask=ok, other=0.0), tl.load(level + S + i, mask=ok, other=0.0)
+    return tl.load(level + i), tl.load(level + S + i)
 
 
 @triton.jit
@@ -44,12 +44,12 @@ def _scores(
 ):  # fmt: skip
     """Scores (BM, BN) of a tile; before the edge they lack A_i - base."""
     s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    key_high, key_low = _relative(level, j, S, base, EDGE)
+    key_high, key_low = _levels(level, j, S, EDGE)
     if EDGE:
         s = s * scale + _difference(high, low, key_high, key_low)
         s = tl.where(pos[:, None] >= j[None, :], s, float("-inf"))
     else:
-        s = s * scale - key_high[None, :]
+        s = s * scale - ((key_high - base) + key_low)[None, :]
     if HAS_MASK:
         real = tl.load(mask + j, mask=j < S, other=0) != 0
         s = tl.where(real[None, :], s, float("-inf"))
@@ -58,7 +58,7 @@ def _scores(
 
 @triton.jit
 def _difference(high, low, other_high, other_low):
-    """A_i - A_j of every pair, exact where it is small, however far both lie from their base."""
+    """A_i - A_j of every pair, exact where it is small, however large both are."""
     return (high[:, None] - other_high[None, :]) + (low[:, None] - other_low[None, :])
 
 
@@ -103,7 +103,7 @@ def added_forward(
     q += b * q_b + h * q_h
     k += b * k_b + (h // group) * k_h
     v += b * v_b + (h // group) * v_h
-    level += b * level_b + h * S
+    level += b * level_b + h * 2 * S
     if HAS_MASK:
         mask += b * mask_b
     i = block * BM + tl.arange(0, BM)
@@ -117,12 +117,12 @@ def added_forward(
     total = tl.zeros((BM,), tl.float32)
     before = (first + 1) // BN * BN
     scale_2 = scale * LOG2_E
-    high, low = _relative(level, pos, S, base, True)
+    high, low = _levels(level, pos, S, True)
     acc, top, total = _walk(
         acc, top, total, rows, k, v, level, base, high, low, mask, pos, scale_2, 0, before, S, d,
         dv, k_l, v_l, False, D, DV, BD, BDV, BN, HAS_MASK, PRECISION,
     )  # fmt: skip
-    top += high
+    top += (high - base) + low
     acc, top, total = _walk(
         acc, top, total, rows, k, v, level, base, high, low, mask, pos, scale_2, before,
         tl.minimum(first + BM, S), S, d, dv, k_l, v_l,
@@ -175,7 +175,7 @@ def added_query_gradient(
     k += b * k_b + (h // group) * k_h
     v += b * v_b + (h // group) * v_h
     do += b * do_b + h * do_h
-    level += b * level_b + h * S
+    level += b * level_b + h * 2 * S
     if HAS_MASK:
         mask += b * mask_b
     i = block * BM + tl.arange(0, BM)
@@ -188,15 +188,15 @@ def added_query_gradient(
     grads = load_rows(do, i, do_l, L, dv, DV, BDV, True)
     row_at = tl.program_id(1).to(tl.int64) * L + i
     row_lse = tl.load(lse_2 + row_at, mask=ok, other=float("inf"))
-    high, low = _relative(level, pos, S, base, True)
+    high, low = _levels(level, pos, S, True)
     row_delta = tl.load(delta + row_at, mask=ok, other=0.0)
     total = tl.zeros((BM, BD), tl.float32)
     sums = tl.zeros((BM,), tl.float32)
     before = (first + 1) // BN * BN
     scale_2 = scale * LOG2_E
     total, sums = _walk_keys(
-        total, sums, rows, grads, k, v, level, base, high, low, mask, row_lse - high, row_delta,
-        pos, scale_2, 0, before, S, d, dv, k_l, v_l,
+        total, sums, rows, grads, k, v, level, base, high, low, mask,
+        row_lse - ((high - base) + low), row_delta, pos, scale_2, 0, before, S, d, dv, k_l, v_l,
         False, D, DV, BD, BDV, BN, HAS_MASK, SUMS, PRECISION,
     )  # fmt: skip
     total, sums = _walk_keys(
@@ -231,14 +231,15 @@ def _walk_queries(
         else:
             row_lse = tl.load(lse_2 + i)
             row_delta = tl.load(delta + i)
-        high, low = _relative(level, S - L + i, S, base, CHECK)
+        high, low = _levels(level, S - L + i, S, CHECK)
         s = tl.dot(k, tl.trans(rows), input_precision=PRECISION)
         if EDGE:
             s = s * scale - _difference(key_high, key_low, high, low)
             p = tl.exp2(s - row_lse[None, :])
             p = tl.where((S - L + i)[None, :] >= j[:, None], p, 0.0)
         else:
-            p = tl.exp2((s * scale - (row_lse - high)[None, :]) - key_high[:, None])
+            shift = row_lse - ((high - base) + low)
+            p = tl.exp2((s * scale - shift[None, :]) - ((key_high - base) + key_low)[:, None])
         dv_total = tl.dot(p.to(grads.dtype), grads, dv_total, input_precision=PRECISION)
         dp = tl.dot(v, tl.trans(grads), input_precision=EXACT)
         ds = p * (dp - row_delta[None, :])
@@ -282,9 +283,9 @@ def added_key_gradient(
         own_do = do + b * do_b + head * do_h
         row = b * heads * GROUP + head
         own_lse, own_delta = lse_2 + row * L, delta + row * L
-        own = level + b * level_b + head * S
+        own = level + b * level_b + head * 2 * S
         base = tl.load(own + tl.minimum(last, S - 1))
-        key_high, key_low = _relative(own, j, S, base, True)
+        key_high, key_low = _levels(own, j, S, True)
         sums = tl.zeros((BN,), tl.float32)
         dk_total, dv_total, sums = _walk_queries(
             dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,

@@ -37,7 +37,7 @@ def _strides(*tensors: Tensor) -> list[int]:
 def _numbers(
     q: Tensor, k: Tensor, level: Tensor, mask: Tensor | None, scale: float, heads: int
 ) -> list[int | float]:
-    level_b = 0 if level.shape[0] == 1 else level.shape[1] * level.shape[2]
+    level_b = 0 if level.shape[0] == 1 else 2 * level.shape[1] * level.shape[2]
     mask_b = 0 if mask is None else mask.shape[1]
     return [level_b, mask_b, q.shape[2], k.shape[2], scale, heads]
 
@@ -54,6 +54,13 @@ def _settings(q: Tensor, v: Tensor, mask: Tensor | None, blocks: Blocks) -> dict
     )  # fmt: skip
 
 
+def _split(level: Tensor) -> Tensor:
+    """Levels in units of log 2, (B or 1, H, 2, S): rounded to float32, and what that leaves."""
+    exact = level * math.log2(math.e)
+    high = exact.float()
+    return torch.stack([high, (exact - high).float()], dim=2)
+
+
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, level: Tensor, mask: Tensor | None, scale: float
 ) -> tuple[Tensor, Tensor]:
@@ -65,7 +72,7 @@ def _forward(
 
     out, lse = _outputs(q, k, v)
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    sides = dense_sides(level, mask)
+    sides = dense_sides(_split(level), mask)
     blocks, heads = _blocks("forward", q, v), q.shape[1]
     launch(
         added_forward, (-(-q.shape[2] // blocks.queries), q.shape[0] * heads),
@@ -95,7 +102,7 @@ def _backward(
     dq, dk, dv, d_level = _gradients(grad, grad_lse, saved, level_gradient)
     *tensors, out, lse = saved
     q, k, v, grad = (dense_rows(t) for t in (*tensors, grad))
-    sides = dense_sides(level, mask)
+    sides = dense_sides(_split(level), mask)
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     (B, heads, rows, _), kv_heads = q.shape, k.shape[1]
     delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
