@@ -28,6 +28,7 @@ CASES = {
     "both": Case(1, 2, 1, 131, 131, 24, 40, ("log_forget", "slopes"), 3.0, False, 3),
     "last queries": Case(1, 1, 2, 50, 131, 8, 8, ("log_forget", "taps"), 0.3, True, 4),
     "one query": Case(1, 2, 1, 1, 90, 8, 8, ("slopes", "sink"), 40.0, False, 5),
+    "a long cache": Case(1, 2, 1, 1, 2100, 8, 8, ("log_forget", "slopes"), 0.01, False, 10),
     "sink": Case(1, 1, 2, 70, 70, 8, 8, ("log_forget", "sink"), 0.1, True, 6),
     "gates": Case(1, 2, 1, 150, 150, 12, 8, ("log_gate", "log_forget"), 0.004, False, 7),
     "gates and rates": Case(1, 1, 2, 70, 70, 8, 8, ("alpha", "log_gate", "sink"), 0.004, True, 8),

@@ -136,10 +136,10 @@ def run_kernel(call: DecayCall, plan: Plan) -> Tensor:
     """Attention by our kernel, which adds levels to scores, whatever their range."""
     q, k, v = _prepared(call, plan)
     q, k = _folded(call, plan, q, k)
-    level = added(call)
-    if level is None:
-        level = q.new_zeros(1, q.shape[1], k.shape[2], dtype=torch.float64)
-    out, lse = added_attention(q, k, v, level, mask=call.key_mask, scale=call.scale)
+    out, lse = added_attention(
+        q, k, v, log_forget=call.log_forget, slopes=call.slopes, mask=call.key_mask,
+        scale=call.scale,
+    )  # fmt: skip
     if call.sink is None:
         return out
     kept = torch.sigmoid(lse - call.sink[:, None].to(lse.dtype))
@@ -148,7 +148,7 @@ def run_kernel(call: DecayCall, plan: Plan) -> Tensor:
 
 def kernel_steps(call: DecayCall, plan: Plan) -> list[str]:
     """The functions and kernels of `run_kernel`."""
-    return [*_prepare_steps(call, plan), "added_forward"]
+    return [*_prepare_steps(call, plan), "level_sums", "added_forward"]
 
 
 def run_folded(call: DecayCall, plan: Plan) -> Tensor:

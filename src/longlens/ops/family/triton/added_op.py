@@ -1,4 +1,4 @@
-"""The kernels of `added` as a PyTorch operator, with gradients of q, k, v and the levels."""
+"""The kernels of `added` and `levels` as a PyTorch operator, with all gradients."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from longlens.ops.las.triton.attention_op import (
 from longlens.ops.las.triton.prologue_op import empty_as
 from longlens.ops.launching import fused_operator, launch, next_power_of_2
 
+LEVELS = 1024  # positions that the running sum of a head takes at a time
 # By width up to and kernel, as measured for the kernels of LaS; not yet compared for these.
 BLOCKS = HALF_BLOCKS | {NARROW: NARROW_BLOCKS}
 
@@ -37,7 +38,7 @@ def _strides(*tensors: Tensor) -> list[int]:
 def _numbers(
     q: Tensor, k: Tensor, level: Tensor, mask: Tensor | None, scale: float, heads: int
 ) -> list[int | float]:
-    level_b = 0 if level.shape[0] == 1 else 2 * level.shape[1] * level.shape[2]
+    level_b = 0 if level.shape[0] == 1 else level.stride(0)
     mask_b = 0 if mask is None else mask.shape[1]
     return [level_b, mask_b, q.shape[2], k.shape[2], scale, heads]
 
@@ -54,58 +55,64 @@ def _settings(q: Tensor, v: Tensor, mask: Tensor | None, blocks: Blocks) -> dict
     )  # fmt: skip
 
 
-def _split(level: Tensor) -> Tensor:
-    """Levels in units of log 2, (B or 1, H, 2, S): rounded to float32, and what that leaves."""
-    exact = level * math.log2(math.e)
-    high = exact.float()
-    return torch.stack([high, (exact - high).float()], dim=2)
-
-
 def _forward(
-    q: Tensor, k: Tensor, v: Tensor, level: Tensor, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
-    """Attention (B, Hq, L, Dv) and its log-sum-exp (B, Hq, L), float32.
+    q: Tensor, k: Tensor, v: Tensor, forget: Tensor | None, slopes: Tensor | None,
+    mask: Tensor | None, scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Attention (B, Hq, L, Dv), its log-sum-exp (B, Hq, L) in float32, and levels for backward.
 
-    The queries are the last of the keys' positions; level (B or 1, Hq, S) float64, mask (B, S).
+    The queries are the last of the keys' positions; forget (B, Hq, S), slopes (Hq,), mask (B, S).
     """
     from longlens.ops.family.triton.added import added_forward
+    from longlens.ops.family.triton.levels import level_sums
 
-    out, lse = _outputs(q, k, v)
+    out, lse, level = _outputs(q, k, v, forget)
+    launch(
+        level_sums, (level.shape[0] * level.shape[1],),
+        [level if forget is None else forget, *dense_sides(slopes), level],
+        [*_strides(level if forget is None else forget), k.shape[2], q.shape[1]],
+        FORGETS=forget is not None, SLOPES=slopes is not None, BLOCK=LEVELS,
+    )  # fmt: skip
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
-    sides = dense_sides(_split(level), mask)
     blocks, heads = _blocks("forward", q, v), q.shape[1]
     launch(
         added_forward, (-(-q.shape[2] // blocks.queries), q.shape[0] * heads),
-        [q, k, v, out, lse, *sides],
+        [q, k, v, out, lse, level, *dense_sides(mask)],
         [*_strides(q, k, v, out), *_numbers(q, k, level, mask, scale, heads), heads // k.shape[1]],
         **_settings(q, v, mask, blocks),
     )  # fmt: skip
-    return out, lse
+    return out, lse, level
 
 
-def _outputs(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+def _outputs(
+    q: Tensor, k: Tensor, v: Tensor, forget: Tensor | None, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     out = empty_as(q, [*q.shape[:3], v.shape[3]])
-    return out, q.new_empty(q.shape[:3], dtype=torch.float32)
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    count = 1 if forget is None else q.shape[0]
+    return out, lse, lse.new_empty(count, q.shape[1], 2, k.shape[2])
 
 
 def _backward(
-    grad: Tensor, grad_lse: Tensor | None, saved: list[Tensor], level: Tensor, mask: Tensor | None,
-    scale: float, level_gradient: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of q, k and v, and of the levels (B, Hq, S) where asked for (else of length 0).
+    grad: Tensor, grad_lse: Tensor | None, saved: list[Tensor], forget: Tensor | None,
+    mask: Tensor | None, scale: float, asked: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of q, k and v; asked & 1: of the gates; asked & 2: shares (B, Hq) of slopes'.
 
-    `saved` are q, k, v and both outputs.
+    `saved` are q, k, v, both outputs and the levels. What is not asked for is of length 0.
     """
     from longlens.ops.family.triton.added import added_key_gradient, added_query_gradient
+    from longlens.ops.family.triton.levels import level_gradient
     from longlens.ops.las.triton.backward import delta_kernel
 
-    dq, dk, dv, d_level = _gradients(grad, grad_lse, saved, level_gradient)
-    *tensors, out, lse = saved
+    dq, dk, dv, d_forget, d_slopes = _gradients(grad, grad_lse, saved, forget, asked)
+    *tensors, out, lse, level = saved
     q, k, v, grad = (dense_rows(t) for t in (*tensors, grad))
-    sides = dense_sides(_split(level), mask)
+    sides = [level, *dense_sides(mask)]
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    (B, heads, rows, _), kv_heads = q.shape, k.shape[1]
+    (B, heads, rows, _), (kv_heads, S) = q.shape, k.shape[1:3]
     delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
+    d_level = lse.new_empty([B, heads, S] if asked else [0])
     launch(
         delta_kernel, (-(-rows // 64), B * heads), [out, grad, lse, grad_lse, delta, lse_2],
         [*_strides(out, grad), rows, heads],
@@ -120,47 +127,51 @@ def _backward(
             *_strides(q, k, v, grad, dq), *_numbers(q, k, level, mask, scale, heads),
             heads // kv_heads,
         ],
-        SUMS=level_gradient, **_settings(q, v, mask, blocks),
+        SUMS=bool(asked), **_settings(q, v, mask, blocks),
     )  # fmt: skip
     blocks = _blocks("key", q, v)
     launch(
-        added_key_gradient, (-(-k.shape[2] // blocks.keys), B * kv_heads),
+        added_key_gradient, (-(-S // blocks.keys), B * kv_heads),
         [q, k, v, grad, lse_2, delta, dk, dv, d_level, *sides],
         [*_strides(q, k, v, grad, dk, dv), *_numbers(q, k, level, mask, scale, kv_heads)],
-        GROUP=heads // kv_heads, SUMS=level_gradient, **_settings(q, v, mask, blocks),
+        GROUP=heads // kv_heads, SUMS=bool(asked), **_settings(q, v, mask, blocks),
     )  # fmt: skip
-    return dq, dk, dv, d_level
+    if asked:
+        launch(
+            level_gradient, (B * heads,), [d_level, d_forget, d_slopes],
+            [*_strides(d_forget if asked & 1 else d_level), S, heads],
+            FORGETS=bool(asked & 1), SLOPES=bool(asked & 2), BLOCK=LEVELS,
+        )  # fmt: skip
+    return dq, dk, dv, d_forget, d_slopes
 
 
 def _gradients(
-    grad: Tensor, grad_lse: Tensor | None, saved: list[Tensor], *rest: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    q, k, v, *_ = saved
-    shape = [*q.shape[:2], k.shape[2]] if rest[-1] else [0]
-    d_level = q.new_empty(shape, dtype=torch.float32)
+    grad: Tensor, grad_lse: Tensor | None, saved: list[Tensor], forget: Tensor | None, *rest: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    q, k, v, _, lse, _ = saved
     dq, dk, dv = (empty_as(t, list(t.shape)) for t in (q, k, v))
-    return dq, dk, dv, d_level
+    d_forget = lse.new_empty(0) if forget is None or not rest[-1] & 1 else torch.empty_like(forget)
+    return dq, dk, dv, d_forget, lse.new_empty(q.shape[:2] if rest[-1] & 2 else 0)
 
 
 def _setup(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, level, mask, ctx.scale = inputs
-    ctx.level_gradient = level.requires_grad
-    ctx.save_for_backward(q, k, v, *output, level, mask)
+    q, k, v, forget, slopes, mask, ctx.scale = inputs
+    learned = [t is not None and t.requires_grad for t in (forget, slopes)]
+    ctx.asked = learned[0] + 2 * learned[1]
+    ctx.save_for_backward(q, k, v, *output, forget, slopes, mask)
 
 
 def _differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
-    *saved, level, mask = ctx.saved_tensors
+    *saved, forget, slopes, mask = ctx.saved_tensors
     grad, grad_lse = grads
     if grad is None:  # only the log-sum-exp was used
         grad = torch.zeros_like(saved[3])
-    dq, dk, dv, d_level = backward(
-        grad, grad_lse, saved, level, mask, ctx.scale, ctx.level_gradient
+    dq, dk, dv, d_forget, d_slopes = backward(
+        grad, grad_lse, saved, forget, mask, ctx.scale, ctx.asked
     )
-    if not ctx.level_gradient:
-        return dq, dk, dv, None, None, None
-    if level.shape[0] < d_level.shape[0]:
-        d_level = d_level.sum(0, keepdim=True)
-    return dq, dk, dv, d_level.to(level.dtype), None, None
+    d_forget = d_forget if ctx.asked & 1 else None
+    d_slopes = d_slopes.sum(0).to(slopes.dtype) if ctx.asked & 2 else None
+    return dq, dk, dv, d_forget, d_slopes, None, None
 
 
 added_kernel, _apply = fused_operator(
@@ -185,11 +196,13 @@ def _(_g: Any, _l: Any, saved: Any, *_: Any, **__: Any) -> int:
 
 
 def added_attention(
-    q: Tensor, k: Tensor, v: Tensor, level: Tensor, *, mask: Tensor | None, scale: float
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, *, log_forget: Tensor | None, slopes: Tensor | None,
+    mask: Tensor | None, scale: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Causal attention with A_i - A_j added to scores, (B, Hq, L, Dv), and its log-sum-exp.
 
-    level A (B or 1, Hq, S) float64; the queries are the last of the S positions; mask (B, S).
+    A is the running sum of log_forget (B, Hq, S) less slopes (Hq,) times positions. The queries
+    are the last of the S positions; mask (B, S).
     """
-    out, lse = _apply(q, k, v, level, mask, scale)
+    out, lse = _apply(q, k, v, log_forget, slopes, mask, scale)
     return out, lse
