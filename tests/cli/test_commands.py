@@ -25,6 +25,32 @@ def test_every_command_has_help(command, capsys):
     assert "usage: longlens" in capsys.readouterr().out
 
 
+SUBCOMMANDS = {
+    "data": ("list", "prepare", "import", "show", "verify"),
+    "bench": ("ops", "family", "layer", "decode", "length", "step", "train"),
+}
+WITH_JSON = ("layers", "runs", "run", "show", "evaluate", "predict", "data list")
+WITH_SET = ("train", "run", "audit", "evaluate", "data prepare", "data show", "data verify",
+            "bench step")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [name for name in COMMANDS if name not in SUBCOMMANDS]
+    + [f"{name} {part}" for name, parts in SUBCOMMANDS.items() for part in parts],
+)
+def test_all_commands_have_one_grammar(command, capsys):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: longlens {command} ") and "[options]" in out.split("\n")[0]
+    words = set(re.findall(r"(?<![\w-])--[a-z_-]+", out.partition("examples:")[0]))
+    assert ("--output" in words) == ("-o FILE, --output FILE" in out)
+    assert not words & {"--out", "--svg", "--data", "--mixer-option", "--options-of", "--batch"}
+    assert ("--json" in words) == (command in WITH_JSON)
+    assert ("--set KEY=VALUE" in out) == (command in WITH_SET)
+
+
 def test_commands_do_not_leave_their_words_to_torchs_compiler(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["longlens", "layrs", "--only", "'a' b"])
     assert main() == 2

@@ -18,7 +18,7 @@ from longlens.runs import train_run
 from longlens.training.options import TrainOptions
 
 ROOT = Path(__file__).parent.parent.parent
-SMALL = ["--length", "32", "--dim", "8", "--batch", "2"]
+SMALL = ["--length", "32", "--dim", "8", "--batch_size", "2"]
 
 
 def read(folder):

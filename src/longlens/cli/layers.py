@@ -39,7 +39,9 @@ def parser() -> Parser:
         "example: longlens layers s4 las mega --format markdown",
     )
     p.add_argument("keys", nargs="*", metavar="KEY", help="mixers to show (default: all)")
-    p.add_argument("--dim", type=int, default=256, help="width to count parameters at (256)")
+    p.add_argument(
+        "--dim", type=int, default=256, help="width to count parameters at (default: 256)"
+    )
     p.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
     p.add_json()
     p.add_argument("--options", action="store_true", help="print the options of each mixer instead")

@@ -37,12 +37,15 @@ def parser() -> Parser:
                    help="where tables and pictures go (default: lens)")  # fmt: skip
     p.add_output("also write the measurements here: results/lens_NAME.json")
     p.add_argument("--title", help="of the measurements (the subjects' names)")
-    p.add_argument("--length", type=int, help="positions (512; for a run at most its own)")
-    p.add_argument("--dim", type=int, default=64, help="width of a fresh mixer (64)")
-    p.add_argument("--batch", type=int, default=4, help="sequences to average over (4)")
-    p.add_argument("--seed", type=int, default=0, help="of fresh weights and random inputs (0)")
+    p.add_argument("--length", type=int, help="positions (default: 512, for a run at most its own)")
+    p.add_argument("--dim", type=int, default=64, help="width of a fresh mixer (default: 64)")
+    p.add_argument(
+        "--batch_size", type=int, default=4, help="sequences to average over (default: 4)"
+    )
+    p.add_argument("--seed", type=int, default=0, help="of fresh weights and random inputs")
     p.add_argument("--inputs", default="task", choices=("task", "random"),
-                   help="a run is shown examples of its task, or random ones (task)")  # fmt: skip
+                   help="a run sees examples of its task, or random ones (default: task)"
+                   )  # fmt: skip
     p.add_argument("--no-before", dest="before", action="store_false",
                    help="leave out the run's model as it was before training")  # fmt: skip
     p.add_argument("--no-pictures", dest="pictures", action="store_false",
@@ -85,7 +88,7 @@ def main(argv: Sequence[str]) -> int:
             word,
             length=args.length,
             dim=args.dim,
-            batch=args.batch,
+            batch=args.batch_size,
             seed=args.seed,
             inputs=args.inputs,
             before=args.before,
