@@ -32,7 +32,7 @@ class Compiled:
 
 def test_a_launch_is_searched_once_for_what_a_kernel_is_compiled_for(monkeypatch):
     monkeypatch.setattr(launching, "INTERPRETED", False)
-    monkeypatch.setattr(launching, "_compiled", {})
+    monkeypatch.setattr(launching, "_launches", {})
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # as a CPU tensor's
     kernel, x = Kernel(), torch.zeros(64)
 
@@ -40,30 +40,31 @@ def test_a_launch_is_searched_once_for_what_a_kernel_is_compiled_for(monkeypatch
         constants = {"BLOCK": 16, "HAS_Y": y is not None, "num_warps": 4} | constants
         launching.launch(kernel, grid, [x, y], [n, scale], **constants)
 
-    launch(x)
-    launch(torch.ones(64), grid=(3, 2))  # another tensor of the kind, on another grid
+    launch(x, grid=(3, 2))
+    launch(torch.ones(64), grid=(3, 2))  # another tensor of the kind
     assert kernel.searched == 1
     ((grid, arguments, constants),) = kernel.ran
     assert grid == (3, 2, 1) and constants == (16, False)
     assert arguments[1:] == (None, 64, 0.5, 16, False)  # constants in the kernel's own order
+    launch(x)  # on another grid
     launch(x[1:])  # not aligned to 16 bytes
     launch(x.double())
     launch(x, y=x)
     launch(x, n=63)
     launch(x, BLOCK=32)
     launch(x, num_warps=8)
-    assert kernel.searched == 7 and len(kernel.ran) == 1
+    assert kernel.searched == 8 and len(kernel.ran) == 1
     launch(x[1:])
     launch(x, y=x)
-    assert kernel.searched == 7 and len(kernel.ran) == 3
+    assert kernel.searched == 8 and len(kernel.ran) == 3
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
     monkeypatch.setattr(launching, "INTERPRETED", False)
-    monkeypatch.setattr(launching, "_compiled", {})
-    monkeypatch.setattr(launching, "MOST_LAUNCHES", 3)
+    monkeypatch.setattr(launching, "_launches", {})
+    monkeypatch.setattr(launching, "MOST_KEPT", 3)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     kernel, x = Kernel(), torch.zeros(4)
     for n in range(20):
         launching.launch(kernel, (1,), [x, None], [n, 1.0], BLOCK=16, HAS_Y=False)
-        assert len(launching._compiled) <= 3
+        assert len(launching._launches) <= 3
