@@ -51,6 +51,15 @@ def test_lines_come_while_nothing_happens(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
+def test_timing_for_a_budget_shows_life(run_options, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "INTERVAL", 0.1)
+    original = loop.choose_steps
+    monkeypatch.setattr(loop, "choose_steps", lambda *a: (time.sleep(0.5), original(*a))[1])
+    train_run(run_options(progress=True, steps=2))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "timing steps" in line]
+    assert len(lines) >= 2
+
+
 def test_quiet_shows_nothing(capsys, monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.05)
     bar = Bar("a", total=3, quiet=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from longlens.files import finite
 from longlens.tasks.batches import Batch, Batches
+from longlens.tasks.progress import Bar
 from longlens.training import budget, checkpoint, distributed
 from longlens.training.distributed import Ranks
 from longlens.training.engine import DENOISING, Engine
@@ -37,7 +38,7 @@ from longlens.training.log import Log
 from longlens.training.objective import SUMS
 from longlens.training.optim import Schedule, warmup_steps
 from longlens.training.options import TrainOptions
-from longlens.training.progress import Display, Meter
+from longlens.training.progress import Display, Meter, describe_steps
 from longlens.training.randomness import key, seed_everything
 from longlens.training.rehearse import choose_micro_batch, choose_steps, evaluation_work
 from longlens.training.resume import RunCheckpoints
@@ -151,8 +152,11 @@ class Trainer:
     def begin(self) -> None:
         """Take up the last checkpoint or the beginning, and set up what follows from it."""
         saved = self.checkpoints.resume()
+        quiet = not (self.options.progress and self.ranks.main)
         if saved is None:
-            self._fix_length()
+            with closing(Bar(self.folder.name, None, quiet=quiet)) as bar:
+                bar.update(0, "timing steps and evaluation")  # where they have to be: a budget
+                self._fix_length()
         else:
             self._take(saved)
         options, state = self.options, self.state
@@ -174,27 +178,12 @@ class Trainer:
         self._seek()
         self.checkpoints.written = time.perf_counter()
         self._began = time.perf_counter() - state.seconds
-        quiet = not (options.progress and self.ranks.main)
         if not quiet:
-            print(self._plan(), file=sys.stderr, flush=True)
+            plan = describe_steps(self.job, state, self.evaluate_every, options.batch_size)
+            print(plan, file=sys.stderr, flush=True)
         self.display = Display(self.folder.name, state.total, state.step, quiet)
         if saved is None and (options.budget or options.micro_batch == "auto"):
             self._checkpoint()  # what was measured must not be measured anew
-
-    def _plan(self) -> str:
-        """What is about to be done, now that data and steps are known."""
-        job, state = self.job, self.state
-        sizes = {"training": job.train, "validation": job.validation, "test": job.test}
-        counted = ", ".join(f"{len(b.members):,} {name}" for name, b in sizes.items() if b)
-        last = ""
-        if job.test is not None:  # a short run may take less time than its test
-            work = budget.FORWARD * len(job.test.members) / self.options.batch_size
-            last = f", test once at the end (as much work as {work:,.0f} steps)"
-        return (
-            f"data    {counted} examples; an epoch is {job.epoch_steps:,} steps\n"
-            f"steps   {state.total:,}{f' (from {state.step:,} on)' if state.step else ''}, "
-            f"validation every {min(self.evaluate_every, state.total):,}{last}"
-        )
 
     # ------------------------------------------------------------------ data
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from longlens.tasks.progress import Bar
-from longlens.training.job import State
+from longlens.training.budget import FORWARD
+from longlens.training.job import Job, State
 
 REFRESH = 0.5  # seconds; reading the loss more often would keep the device waiting
 
@@ -33,6 +34,21 @@ def sentence(values: Mapping[str, Any]) -> str:
     hidden = ("seconds", "epoch")
     shown = {k: v for k, v in values.items() if isinstance(v, float) and k not in hidden}
     return "  ".join(f"{name} {value:.4f}" for name, value in shown.items())
+
+
+def describe_steps(job: Job, state: State, every: int, batch_size: int) -> str:
+    """What is about to be done, in two lines, once data and steps are known."""
+    sizes = {"training": job.train, "validation": job.validation, "test": job.test}
+    counted = ", ".join(f"{len(b.members):,} {name}" for name, b in sizes.items() if b)
+    last = ""
+    if job.test is not None:  # a short run may take less time than its test
+        work = FORWARD * len(job.test.members) / batch_size
+        last = f", test once at the end (as much work as {work:,.0f} steps)"
+    return (
+        f"data    {counted} examples; an epoch is {job.epoch_steps:,} steps\n"
+        f"steps   {state.total:,}{f' (from {state.step:,} on)' if state.step else ''}, "
+        f"validation every {min(every, state.total):,}{last}"
+    )
 
 
 class Meter:
