@@ -21,7 +21,7 @@ SMALL = dict(distance=4, train=60, validation=20, test=40)
 def test_entries_are_found_by_name_group_pattern_and_file(tmp_path):
     assert len({entry.name for entry in ENTRIES}) == len(ENTRIES) >= 60
     assert [e.name for e in find_entries(["listops"])] == ["ListOps"]
-    assert len(find_entries(["ucr archive"])) == 51
+    assert len(find_entries(["ucr archive"])) == 48
     assert find_entries(["data/mine.csv"])[0] == Entry("mine", "your own", "data/mine.csv")
     with pytest.raises(ValueError, match="unknown task 'listop'"):
         find_entries(["listop"])

