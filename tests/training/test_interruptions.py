@@ -121,7 +121,7 @@ def test_a_file_system_without_locks_is_named(run_options, monkeypatch, capsys, 
     table.write_text('[{"task": "cumsum"}]')
     for command in (
         ["data", "prepare", "cumsum", "--root", str(tmp_path)],
-        ["run", str(table), "--runs", str(tmp_path)],
+        ["run", str(table), "--quiet", "--runs", str(tmp_path)],
     ):
         assert main(command) == 1
         text = capsys.readouterr().err
