@@ -10,7 +10,7 @@ CONSTRAINTS ?= constraints.txt
 PIP_ARGS ?=
 BIN := $(VENV)/bin
 # charts that stand in the documentation
-PICTURES := lineup ops_h200_graph audit_image audit_far-order lens_image_attention lens_wiki_attention
+PICTURES := lineup ops_h200_graph audit_image audit_far-order lens_image_attention lens_wiki_attention atlas
 
 # Virtual machines that advertise AMX without allowing it kill bfloat16 matmuls with SIGILL.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypedDict
 
-from longlens.ops.las.checks import check_reading
+from longlens.ops.las.checks import check_options
 
 CONFIG_KEY = "las_attention"  # the entry of config.json
 
@@ -58,12 +58,12 @@ class Options:
 
     def check(self, causal: bool) -> None:
         """Raise where no such attention exists."""
-        check_reading(self.window, self.smoothing, self.edge, causal, self.chunk)
+        check_options(self.window, self.smoothing, self.edge, causal, self.chunk)
         check_sees_no_future(self.smoothing, self.window, causal)
 
 
 def check_sees_no_future(smoothing: str | None, window: int, causal: bool) -> None:
-    """Raise for the one reading in which a causal model would see ahead."""
+    """Raise for the one kind of smoothing in which a causal model would see ahead."""
     if causal and smoothing == "centered" and window > 1:
         raise ValueError(
             "smoothing='centered' lets a position see values ahead of it, so a causal model cannot "

@@ -1,4 +1,4 @@
-"""What LaS attention adds to an attention module of transformers: rates and a reading."""
+"""What LaS attention adds to an attention module of transformers: rates and options."""
 
 from __future__ import annotations
 

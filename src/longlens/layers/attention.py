@@ -15,7 +15,7 @@ from longlens.layers.base import Aspects, check_choice
 from longlens.layers.decay import DecayRates
 from longlens.layers.split import SplitSequence
 from longlens.ops.las import las_attention, las_attention_packed, las_attention_sharded, las_weights
-from longlens.ops.las.checks import check_reading
+from longlens.ops.las.checks import check_options
 from longlens.ops.las.decode import LaSCache
 from longlens.ops.las.sharded import EXCHANGES
 from longlens.ops.rotary import rotary_angles, rotate
@@ -98,7 +98,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
         check_choice("sequence_exchange", sequence_exchange, EXCHANGES)
         self.sequence_group, self.sequence_exchange = sequence_group, sequence_exchange
         self.window, self.edge = 1, "zero"
-        self.smoothing = check_reading(1, None, "zero", causal, chunk)
+        self.smoothing = check_options(1, None, "zero", causal, chunk)
         heads, kind = num_heads + 2 * num_kv_heads, dict[str, Any](device=device, dtype=dtype)
         self.qkv = nn.Linear(dim, heads * self.head_dim, bias=bias, **kind)
         self.out = nn.Linear(num_heads * self.head_dim, dim, bias=bias, **kind)
@@ -328,7 +328,7 @@ class LaSAttention(SoftmaxAttention):
             dtype=dtype,
         )  # fmt: skip
         self.window, self.edge = window, edge
-        self.smoothing = check_reading(window, smoothing, edge, self.causal, self.chunk)
+        self.smoothing = check_options(window, smoothing, edge, self.causal, self.chunk)
         self.decay = DecayRates(
             num_heads,
             bound,

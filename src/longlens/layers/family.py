@@ -26,7 +26,7 @@ from longlens.layers.base import Aspects, State, zero_padding
 from longlens.layers.decay import WIDEST_LEARNED_RATE, DecayRates
 from longlens.ops.family import decay_attention, decay_weights, smoothing_taps
 from longlens.ops.las import decay_rates
-from longlens.ops.las.checks import check_reading
+from longlens.ops.las.checks import check_options
 
 DECAYS = ("none", "las", "alibi", "power", "fox", "wall")
 SMOOTHERS = ("none", "box", "triangular", "gaussian", "identity")
@@ -111,7 +111,7 @@ class DecayAttention(SoftmaxAttention):
             raise ValueError(f"bound must be between 0 and rate_max={rate_max}, got {bound}")
         self.window = window if smoother != "none" else 1
         self.edge, self.decay_name, self.rate_max = edge, decay, rate_max
-        self.smoothing = check_reading(self.window, smoothing, edge, causal)
+        self.smoothing = check_options(self.window, smoothing, edge, causal)
         taps = None
         if smoother != "none":
             one_sided = self.smoothing == "causal"

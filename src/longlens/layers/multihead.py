@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from longlens.layers.decay import DecayRates
 from longlens.ops.las import las_attention, las_weights
-from longlens.ops.las.checks import check_reading
+from longlens.ops.las.checks import check_options
 
 
 class LaSMultiheadAttention(nn.MultiheadAttention):
@@ -86,7 +86,7 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
         # torch's fast path for encoders, which takes the weights and calls no forward, stays off
         self._qkv_same_embed_dim = False
         self.window, self.smoothing, self.edge = window, smoothing, edge
-        check_reading(window, smoothing, edge, smoothing in ("causal", "masked"), None)
+        check_options(window, smoothing, edge, smoothing in ("causal", "masked"), None)
         self.decay = DecayRates(
             num_heads,
             bound,

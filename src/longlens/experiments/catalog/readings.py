@@ -1,4 +1,4 @@
-"""The open readings of LaS, measured against each other on Image, ListOps and Text.
+"""What the paper leaves open about LaS, measured choice by choice on Image, ListOps and Text.
 
     longlens run readings [--only 'smoothing*' --only Image] [--budget 8m] [--quick]
 
@@ -135,7 +135,7 @@ ROWS: dict[str, Row] = {
 
 EXPERIMENT = Experiment(
     name="readings",
-    title="Readings of LaS: spacing, smoothing, edges, positions, read-out, training",
+    title="What the paper leaves open: spacing, smoothing, edges, positions, read-out, training",
     source="open in Zimerman & Wolf, ICML 2024; the published number is Table 2's",
     runs=cross(ROWS, COLUMNS),
     published=taken(TABLE2, {"LaS": "LaS"}, COLUMNS),

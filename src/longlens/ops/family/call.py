@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
+from longlens.ops.las.checks import check_options, check_side_inputs, check_tensors
 
 TENSORS = (
     "query", "key", "value", "alpha", "log_gate", "slopes", "power", "log_forget", "sink", "taps",
@@ -68,7 +68,7 @@ def check(call: DecayCall) -> DecayCall:
                 f"{tuple(call.taps.shape)}"
             )
         window = call.taps.shape[1]
-    call.smoothing = check_reading(
+    call.smoothing = check_options(
         window, call.smoothing, call.edge, call.is_causal, scale=call.scale, alpha_max=call.rate_max
     )
     check_side_inputs(q, k, call.alpha, call.key_mask, None)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
+from longlens.ops.las.checks import check_options, check_side_inputs, check_tensors
 from longlens.ops.las.transforms import known, needs_formula
 from longlens.ops.rotary import rotate
 
@@ -93,7 +93,7 @@ def check(call: Call) -> Call:
     """Check the arguments and fill in the defaults, in place."""
     query, key = call.query, call.key
     check_tensors(query, key, call.value, call.enable_gqa)
-    call.smoothing = check_reading(
+    call.smoothing = check_options(
         call.window, call.smoothing, call.edge, call.is_causal, call.chunk, call.scale,
         call.alpha_max, call.local, call.softcap,
     )  # fmt: skip

@@ -56,7 +56,7 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
         )
 
 
-def check_reading(
+def check_options(
     window: int,
     smoothing: str | None,
     edge: str,

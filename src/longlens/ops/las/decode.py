@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longlens.ops.las.call import Call
-from longlens.ops.las.checks import check_reading, check_side_inputs, check_tensors
+from longlens.ops.las.checks import check_options, check_side_inputs, check_tensors
 from longlens.ops.las.plan import Assumed, Plan, Route, always, check_impl, choose
 from longlens.ops.las.row import full_scores
 from longlens.ops.las.smoothing import pool_values
@@ -52,7 +52,7 @@ class LaSCache:
         In each row of `key_mask` the real tokens must be contiguous: padding left or right. With
         `local` a token sees the last `local` keys, its own included.
         """
-        self.smoothing = check_reading(
+        self.smoothing = check_options(
             window, smoothing, edge, is_causal=True, chunk=chunk, local=local
         )
         if self.smoothing == "centered" and window > 1:
@@ -164,7 +164,7 @@ class LaSCache:
                 f"{tuple(self._key.shape)}, got {tuple(query.shape)}"
             )
         check_tensors(query, self._key, self._pooled, enable_gqa=True)
-        check_reading(self.window, self.smoothing, self.edge, is_causal=True, scale=scale)
+        check_options(self.window, self.smoothing, self.edge, is_causal=True, scale=scale)
         check_side_inputs(query, self._key, alpha, None, None)
 
     def _visible(self) -> Tensor | None:
