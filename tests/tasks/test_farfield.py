@@ -273,6 +273,11 @@ def train(task, mixer, tmp_path, **options):
     return train_run(TrainOptions(**values | options)).value("test")
 
 
+def test_a_task_whose_shape_its_data_tell_is_trained(tmp_path):
+    value = train("far-injection", "conv", tmp_path, steps=2, task_options=dict(distance=8, **TINY))
+    assert 0 <= value <= 1
+
+
 def test_a_pooled_model_is_refused_where_the_task_has_a_read_out(tmp_path):
     with pytest.raises(ValueError, match="pooling must be 'last', got 'mean'"):
         train("far-xor", "conv", tmp_path, task_options=dict(distance=8, **TINY))

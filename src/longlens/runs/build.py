@@ -22,6 +22,7 @@ from longlens.tasks.data import Split
 from longlens.tasks.identity import expected_spec
 from longlens.tasks.imported import imported_folder
 from longlens.tasks.mix import easier_options, join_splits
+from longlens.tasks.registry import find_task
 from longlens.training import augment
 from longlens.training.distributed import Ranks
 from longlens.training.examples import Hide, Prepare, mask_tokens
@@ -156,8 +157,11 @@ def describe_model(options: TrainOptions, spec: Spec | None = None) -> str:
 
 
 def spec_of(options: TrainOptions) -> Spec:
-    """The shape of a run's task, as its options say; of an imported one, as its data do."""
-    if imported_folder(options.root, options.task) is not None:
+    """The shape of a run's task, as its options say, or else its data: of an imported task, or
+    one that is made from another (``far-injection``).
+    """
+    imported = imported_folder(options.root, options.task) is not None
+    if imported or find_task(options.task).spec is None:
         return load(options.task, options.root, verify="size", **options.task_options).spec
     return expected_spec(options.task, **options.task_options)
 
