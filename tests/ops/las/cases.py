@@ -34,6 +34,14 @@ class Case:
             return sum(local) + 1
         return local if self.options["is_causal"] else 2 * local - 1
 
+    def largest_term(self):
+        """Of a key's gradient, from queries and keys at the same place; 1 where these are few."""
+        q, _, v, _, _, grad = self.tensors()
+        n = min(self.queries, self.keys)
+        to_weight = (grad[:, :, :n] * v.repeat_interleave(self.group, 1)[:, :, :n]).sum(-1).abs()
+        scale = self.options.get("scale") or self.width**-0.5
+        return max(1.0, float((to_weight * q[:, :, :n].abs().amax(-1)).max()) * scale)
+
     def tensors(self, dtype=torch.float64, *, through=torch.float64, device="cpu"):
         """Query, key, value, alpha, key mask and the upstream gradient, from the case's own seed.
 
@@ -138,18 +146,18 @@ def over_budget(case, impl, dtype, device="cpu", runner=run):
     with a floor of 8 ulp (PyTorch's CPU kernels use a faster exponential) or 12 on CUDA (whose
     float32 kernel sums in another order); for the gradient of α ten times in float32, where
     folding cancels. With one or two keys, or no more than a window, the gradients of scores are
-    differences of equal terms of unit size, which the reference never forms: they are measured
-    against 1.
+    differences of equal terms, which the reference never forms: they are measured against the
+    largest of those terms.
     """
     true = run(case, "reference", through=dtype, device=device)
     plain = run(case, "reference", dtype, through=dtype, device=device)
     fast = runner(case, impl, dtype, through=dtype, device=device)
     floor = (12 if device == "cuda" else 8) * torch.finfo(dtype).eps
+    few = min(case.keys, case.widest) <= max(2, case.options.get("window", 1))
     found = []
     for name, exact, slow, quick in zip(("out", *"qkvα"), true, plain, fast, strict=False):
         factor = 10 if name == "α" and dtype == torch.float32 else 2
-        few = min(case.keys, case.widest) <= max(2, case.options.get("window", 1))
-        vanished = 1.0 if few and name in "qkα" else 0.1
+        vanished = case.largest_term() if few and name in "qkα" else 0.1
         allowed = factor * max(error(slow, exact, vanished), floor)
         if not error(quick, exact, vanished) <= allowed:  # a NaN is over budget too
             found.append((name, error(quick, exact, vanished), allowed))

@@ -188,18 +188,25 @@ def test_side_inputs_of_kernels_on_a_gpu():
 @pytest.mark.parametrize("width", [1, 7, 32, 64, 100, 256, 300])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts_on_a_gpu(layout, width, dtype):
-    """Every route of both implementations, and misaligned rows under vector loads."""
+    """Every route of both implementations, and misaligned rows under vector loads.
+
+    Some inputs are ill-conditioned whatever their layout (the terms of α's gradient cancel, equal
+    columns make scores large), so the budget grows with the error of the same values, dense.
+    """
+    eps = torch.finfo(dtype).eps
     for options in (dict(window=3), *OTHER_WAYS):
         options = {n: o.cuda() if isinstance(o, torch.Tensor) else o for n, o in options.items()}
-        q, k, v, grad = (laid_out(t, layout) for t in torch.randn(4, 2, 2, 50, width).cuda())
-        q, k, v, grad = (laid_out(t.to(dtype), layout) for t in (q, k, v, grad))
+        inputs = torch.randn(4, 2, 2, 50, width).cuda().to(dtype)
+        inputs = [laid_out(t, layout) for t in inputs]
+        dense = [t.clone(memory_format=torch.contiguous_format) for t in inputs]
         alpha = torch.tensor([[0.0, 0.1]]).expand(2, 2).T[:, 0].cuda()
-        true = repeat("reference", *(t.double() for t in (q, k, v, grad)), alpha, **options)
+        true = repeat("reference", *(t.double() for t in dense), alpha, **options)
         for impl in ("sdpa", "auto"):
-            *found, to_alpha = repeat(impl, q, k, v, grad, alpha, **options)
-            for mine, exact in zip(found, true[:-1], strict=True):
-                assert error(mine, exact, vanished=1.0) < 40 * torch.finfo(dtype).eps
-            # Where all rows are equal, the gradient of α all but vanishes: what is left is the
-            # rounding of 50² products, each times a distance.
-            vanished = 50.0**2 if layout == "expanded rows" else 1.0
-            assert error(to_alpha, true[-1], vanished=vanished) < 40 * torch.finfo(dtype).eps
+            found = repeat(impl, *inputs, alpha, **options)
+            usual = repeat(impl, *dense, alpha, **options)
+            for name, mine, same, exact in zip("oqkvα", found, usual, true, strict=True):
+                # Where all rows are equal, the gradient of α all but vanishes: what is left is
+                # the rounding of 50² products, each times a distance.
+                vanished = 50.0**2 if name == "α" and layout == "expanded rows" else 1.0
+                allowed = max(40 * eps, 2 * error(same, exact, vanished))
+                assert error(mine, exact, vanished) < allowed, (impl, name, list(options))
