@@ -8,6 +8,7 @@ import torch
 
 from longlens import LaSAttention, SoftmaxAttention, decay_rates, las_attention
 from longlens.ops.las import explain, las_attention_packed, las_attention_varlen
+from longlens.ops.las.decode import LaSCache
 from longlens.ops.rotary import rotary_angles, rotate
 
 from .cases import Case, over_budget, run
@@ -201,3 +202,15 @@ def test_alpha_on_another_device():
     q = torch.randn(1, 2, 16, 32, device="cuda")
     with pytest.raises(ValueError, match=r"alpha must be a float tensor on cuda:0, got .* on cpu"):
         las_attention(q, q, q, alpha=decay_rates(2), impl="triton")
+
+
+def test_decoding_takes_kernels():
+    k, v = torch.randn(2, 2, 4, 700, 64, device="cuda").half()
+    q, alpha = k[:, :, -1:].repeat_interleave(2, 1), torch.tensor([0.0, 1e-3] * 4, device="cuda")
+    cache = LaSCache(k, v, window=5)
+    row = cache.attend(q.requires_grad_(), alpha=alpha)  # kernels have no gradient
+    assert torch.equal(row, cache.attend(q, alpha=alpha, impl="sdpa"))
+    with torch.no_grad():
+        found = cache.attend(q, alpha=alpha)
+        assert torch.equal(found, cache.attend(q, alpha=alpha, impl="triton"))
+    torch.testing.assert_close(found, row, atol=2e-3, rtol=0)
