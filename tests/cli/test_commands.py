@@ -5,7 +5,10 @@ import re
 import sys
 
 import pytest
+import torch
+from torch.nn import functional as F
 
+from longlens.cli import bench
 from longlens.cli.main import COMMANDS, main
 
 
@@ -27,7 +30,7 @@ def test_every_command_has_help(command, capsys):
 
 SUBCOMMANDS = {
     "data": ("list", "prepare", "import", "show", "verify"),
-    "bench": ("ops", "family", "layer", "decode", "length", "step", "train"),
+    "bench": ("ops", "odd", "family", "layer", "decode", "length", "step", "train"),
 }
 WITH_JSON = ("layers", "runs", "run", "show", "evaluate", "predict", "data list")
 WITH_SET = ("train", "run", "audit", "evaluate", "data prepare", "data show", "data verify",
@@ -84,6 +87,56 @@ def test_bench_of_a_sliding_window(tmp_path):
     assert rows["LaS, no sliding window"]["path"] == "folded"
 
 
+def bench_rows(tmp_path, command, *words):
+    path = tmp_path / "rows.csv"
+    common = ["--device", "cpu", "--seconds", "0.01", "--output", str(path)]
+    assert main(["bench", command, *words, *common]) == 0
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+def test_bench_of_padding_gives_every_form_the_same_mask(tmp_path, monkeypatch):
+    masks = []
+    plain, las = F.scaled_dot_product_attention, bench.las_attention
+    monkeypatch.setattr(
+        "longlens.cli.bench.F.scaled_dot_product_attention",
+        lambda *a, **k: masks.append(k["attn_mask"]) or plain(*a, **k),
+    )
+    monkeypatch.setattr(
+        bench, "las_attention", lambda *a, **k: masks.append(k["key_mask"]) or las(*a, **k)
+    )
+    words = ["--shapes", "4,2,64,8", "--causal", "false", "--padding", "0.25"]
+    rows = bench_rows(tmp_path, "ops", *words)
+    assert [row["path"] for row in rows] == ["", "merged", ""] and float(rows[1]["error"]) < 1e-5
+    real = torch.arange(64) < torch.tensor([60, 52, 44, 36])[:, None]  # a quarter is padding
+    own = [mask.view(4, 64) for mask in masks if mask is not None]  # ours calls SDPA, too
+    assert len(own) > 10 and all(torch.equal(mask, real) for mask in own)
+    assert {tuple(m.shape) for m in masks if m is not None} == {(4, 64), (4, 1, 1, 64)}
+
+
+def test_bench_of_odd_shapes(tmp_path):
+    rows = bench_rows(tmp_path, "odd", "--shapes", "1,1,20,46 1,2,1,8 1,2,20,8,16")
+    found = [(r["shape"], r["dtype"], r["implementation"], r["path"]) for r in rows]
+    assert found == [
+        (shape, dtype, name, path if name == "LaS" else "")
+        for shape, path in {
+            "1,1,20,46": "folded", "1,2,1,8": "row", "1,2,20,8,16": "folded",
+        }.items()
+        for dtype in ("float32", "bfloat16")
+        for name in ("plain SDPA", "LaS")
+    ]  # fmt: skip
+    assert all(float(row["ratio_to_plain"]) > 0 for row in rows)
+    limits = {"float32": 1e-5, "bfloat16": 2e-2}
+    assert all(float(r["error"]) < limits[r["dtype"]] for r in rows if r["path"])
+
+
+def test_bench_of_decoding(tmp_path):
+    rows = bench_rows(tmp_path, "decode", "--shapes", "2,20,16,4,2", "--steps", "2")
+    alone = "attention alone: softmax", "attention alone: LaS, SDPA"
+    assert [row["layer"] for row in rows] == ["softmax", "LaS", *alone]
+    assert all(float(row["token_ms"]) > 0 for row in rows)
+    assert [float(row["ratio_to_softmax"]) for row in rows[::2]] == [1, 1]
+
+
 def test_bench_of_the_family(tmp_path):
     path = tmp_path / "rows.csv"
     words = ["--shapes", "1,2,40,8", "--seconds", "0.01", "--device", "cpu", "--output", str(path)]
@@ -126,9 +179,11 @@ def test_bench_of_length(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--shapes", "1,2,3"], "B,H,L,D"),
+        (["--shapes", "1,2,3"], "B,H,L,D or B,H,L,D,Dv, got"),
         (["--device", "tpu"], "auto, cpu, cuda"),
         (["--dtype", "int8"], "bfloat16"),
+        (["--padding", "0.25"], "unless causal=false"),
+        (["--padding", "0.7", "--causal", "false"], "between 0 and 0.5"),
     ],
 )
 def test_bench_refuses_what_it_cannot_measure(words, message, capsys):

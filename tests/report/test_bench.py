@@ -1,5 +1,6 @@
 """Every kind of benchmark as table and pictures."""
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -65,6 +66,17 @@ def test_steps_of_one_run_are_told_apart_by_their_options(tmp_path):
         "LaS, Image expansion=4.0",
     ]
     assert bench_pictures(rows)[0][1].count("expansion=") >= 2
+
+
+def test_rows_of_several_dtypes_are_told_apart(tmp_path):
+    head = "shape,dtype,implementation,ratio_to_plain,hardware\n"
+    line = '"8,8,2048,46",{},LaS,{},H200\n'
+    rows = bench(tmp_path, head + line.format("float32", 1.5) + line.format("bfloat16", 1.2))
+    assert [line[0] for line in bench_table(rows).rows] == [
+        "8,8,2048,46 float32",
+        "8,8,2048,46 bfloat16",
+    ]
+    assert {"float32", "bfloat16"} <= set(re.findall(r"\w+", bench_pictures(rows)[0][1]))
 
 
 def test_other_files_are_named(tmp_path):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from longlens.cli.bench_rows import Rows, dtype_name, find_dtype, read_shapes
 from longlens.cli.measure import Work, captured, milliseconds, peak_mebibytes, side_by_side
 from longlens.layers.attention import LaSAttention, SoftmaxAttention
+from longlens.ops.las import decay_rates
+from longlens.ops.las.decode import LaSCache
 from longlens.ops.las.triton import why_not
 from longlens.runs.run import find_device
 
@@ -94,6 +98,9 @@ def decode(
 ) -> int:
     """Time one decoded token of an attention layer, LaS and softmax, after a prompt.
 
+    Rows named "attention alone" time the newest query over the cache without the layer around it:
+    plain SDPA, and LaSCache.attend by each implementation.
+
     Args:
         shapes: one or more B,prompt,dim,heads,key heads with spaces between.
         device: cpu, cuda or auto.
@@ -126,7 +133,40 @@ def decode(
             }
             for name, ms in times.items()
         ])  # fmt: skip
+        alone = _attended([B, L, dim // heads, heads, kv], target, kind, window)
+        times, replayed = side_by_side(alone, target, seconds), {}
+        if target.type == "cuda":
+            graphs = {name: captured(work, target) for name, work in alone.items()}
+            replayed = side_by_side(graphs, target, seconds)
+        rows.add([
+            {
+                **described, "layer": f"attention alone: {name}", "token_ms": ms,
+                "ratio_to_softmax": ms / times["softmax"], "cache_gb_per_s": cache / ms / 1e6,
+                # the same replayed as a CUDA graph: the device's time alone
+                "graph_ms": replayed.get(name, math.nan),
+                "graph_ratio": replayed.get(name, math.nan) / replayed.get("softmax", math.nan),
+            }
+            for name, ms in times.items()
+        ])  # fmt: skip
     return 0
+
+
+@torch.no_grad()
+def _attended(
+    shape: list[int], device: torch.device, dtype: torch.dtype, window: int
+) -> dict[str, Work]:
+    """One query over a cache, by plain attention and by every implementation of LaS."""
+    B, L, D, heads, kv = shape
+    q = torch.randn(B, heads, 1, D, device=device, dtype=dtype)
+    k, v = (torch.randn(B, kv, L, D, device=device, dtype=dtype) for _ in range(2))
+    cache, alpha = LaSCache(k, v, window=window), decay_rates(heads, device=device)
+    works: dict[str, Work] = {
+        "softmax": lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        "LaS, SDPA": lambda: cache.attend(q, alpha=alpha, impl="sdpa"),
+    }
+    if why_not(device, dtype, D) is None:
+        works["LaS, Triton"] = lambda: cache.attend(q, alpha=alpha, impl="triton")
+    return works
 
 
 def _tokens(module: SoftmaxAttention, B: int, L: int, steps: int) -> Work:

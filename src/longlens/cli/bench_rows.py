@@ -28,17 +28,19 @@ def find_dtype(name: str, device: torch.device) -> torch.dtype:
     return DTYPES[name]
 
 
-def read_shapes(text: str, names: str) -> list[list[int]]:
-    """Shapes with spaces between, each of as many numbers as there are names.
+def read_shapes(text: str, names: str, optional: str = "") -> list[list[int]]:
+    """Shapes with spaces between, each of as many numbers as there are names, or one more.
 
-    >>> read_shapes("1,8,512,32 2,8,64,16", "B,H,L,D")
-    [[1, 8, 512, 32], [2, 8, 64, 16]]
+    >>> read_shapes("1,8,512,32 2,8,64,16,8", "B,H,L,D", "Dv")
+    [[1, 8, 512, 32], [2, 8, 64, 16, 8]]
     """
+    count = len(names.split(","))
+    allowed, also = (count, count + bool(optional)), f" or {names},{optional}" * bool(optional)
     shapes = []
     for word in text.split():
         numbers = [int(n) for n in word.split(",")] if word.replace(",", "").isdigit() else []
-        if len(numbers) != len(names.split(",")) or min(numbers) < 1:
-            raise ValueError(f"a shape must be positive integers {names}, got {word!r}")
+        if len(numbers) not in allowed or min(numbers) < 1:
+            raise ValueError(f"a shape must be positive integers {names}{also}, got {word!r}")
         shapes.append(numbers)
     return shapes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 import time
 from collections.abc import Callable
@@ -81,6 +82,7 @@ def captured(work: Work, device: torch.device) -> Work:
     return graph.replay
 
 
+@functools.cache
 def copy_bandwidth(device: torch.device) -> float:
     """Bytes per second that a large copy reads and writes on the device."""
     source = torch.empty(2**28 if device.type == "cuda" else 2**25, device=device)

@@ -118,12 +118,15 @@ def bench_table(bench: Bench, everything: bool = False) -> Table:
 
 
 def labels(bench: Bench) -> list[str]:
-    """The rows' shapes; training steps of one run with different options are told apart by them."""
+    """The rows' shapes, and what tells rows apart: dtypes, options of training steps."""
+    several = len({row.get("dtype") for row in bench.rows}) > 1
     shared: dict[str, set[str]] = {}
     for row in bench.rows:
         shared[row["shape"]] = shared.get(row["shape"], _options(row)) & _options(row)
     return [
-        " ".join([row["shape"], *sorted(_options(row) - shared[row["shape"]])])
+        " ".join(
+            [row["shape"], *[row["dtype"]] * several, *sorted(_options(row) - shared[row["shape"]])]
+        )
         for row in bench.rows
     ]
 
@@ -197,9 +200,9 @@ def _over_length(bench: Bench, where: str, width: int) -> Iterator[tuple[str, st
 
 def _by_shape(bench: Bench, series: str, column: str) -> dict[str, dict[str, float]]:
     rows: dict[str, dict[str, float]] = {}
-    for row in bench.rows:
+    for label, row in zip(labels(bench), bench.rows, strict=True):
         if _given(row.get(column)) and float(row[column]) > 0:
-            rows.setdefault(row["shape"], {})[row[series]] = float(row[column])
+            rows.setdefault(label, {})[row[series]] = float(row[column])
     return rows
 
 

@@ -1,0 +1,44 @@
+"""LaS attention by FlexAttention, for `longlens bench ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from longlens.ops.las.smoothing import pool_values
+
+
+def flex_form(las: dict[str, Any]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """FlexAttention with the decay as its score_mod, on values that are pooled as ours are."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    alpha, causal, local, real = las["alpha"], las["is_causal"], las["local"], las["key_mask"]
+    smoothing = las["smoothing"] or ("causal" if causal else "centered")
+    if smoothing == "masked":
+        raise ValueError("flex: FlexAttention has no form for smoothing='masked'; use flex=false")
+
+    def decay(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return score * torch.exp(-alpha[h] * (i - j).abs())
+
+    torch.compiler.reset()  # each shape compiles anew, or the limit on recompilations is soon met
+    compiled = torch.compile(flex_attention)
+    masks: dict[int, Any] = {}
+
+    def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        found = i >= j if causal else i >= 0
+        if local is not None:
+            found = found & ((i - j).abs() < local)
+        return found if real is None else found & real[b, j]
+
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        n, batch = q.shape[2], None if real is None else q.shape[0]
+        if (causal or local is not None or real is not None) and n not in masks:
+            masks[n] = create_block_mask(seen, batch, None, n, n, device=str(q.device))
+        pooled = pool_values(v, las["window"], smoothing, "zero", real)
+        out: Tensor = compiled(q, k, pooled, score_mod=decay, block_mask=masks.get(n))
+        return out
+
+    return attention
