@@ -339,8 +339,9 @@ def test_error_budget_on_a_gpu(impl, dtype, rate):
 
 
 @pytest.mark.gpu
-def test_one_flash_call_on_a_gpu():
-    q = torch.randn(2, 16, 1024, 64, device="cuda").bfloat16()
+@pytest.mark.parametrize(("width", "route"), [(64, "triton/kernel"), (128, "sdpa/sliding")])
+def test_one_call_on_a_gpu(width, route):
+    q = torch.randn(2, 16, 1024, width, device="cuda").bfloat16()
     plan = explain(q, q, q, alpha=decay_rates(16, device="cuda"), window=5, local=256)
-    assert (plan.impl, plan.route) == ("sdpa", "sliding")
+    assert f"{plan.impl}/{plan.route}" == route
     assert plan.steps == ("prologue_forward", "_flash_attention_forward")

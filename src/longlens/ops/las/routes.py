@@ -185,6 +185,13 @@ def _no_merged(call: Call, assumed: Assumed) -> str | None:
     return no_operator(call)
 
 
+def _no_narrow_window(call: Call, assumed: Assumed) -> str | None:
+    """Up to 64 columns our kernels are ahead of the flash operator (results/ops_local_h200.csv)."""
+    if call.local is None or call.width > 64 or not flash_takes(call.query):
+        return "a sliding window, half precision and heads of at most 64 columns only"
+    return kernel_refusal(call)
+
+
 def _no_sliding(call: Call, assumed: Assumed) -> str | None:
     """One call of CUDA's flash operator, where one of SDPA would do without the window."""
     if call.local is None or not call.query.is_cuda or exporting():
@@ -235,6 +242,10 @@ ROUTES = (
     Route(
         "triton", "mirrored", _usual(_no_mirrored), "{many}: one call over two triangles",
         kernel.run_mirrored, kernel.mirrored_steps, named=False,
+    ),
+    Route(
+        "triton", "kernel", _no_narrow_window, "a sliding window: one fused kernel",
+        kernel.run, kernel.steps, named=False,
     ),
     Route(
         "sdpa", "sliding", _no_sliding, "a sliding window: one call of the flash operator",

@@ -13,16 +13,17 @@ from longlens.ops.las.operands import dense_rows, dense_sides
 from longlens.ops.las.triton.attention_op import (
     FLOAT32_BLOCKS,
     HALF_BLOCKS,
-    NARROW,
-    NARROW_BLOCKS,
     Blocks,
 )
 from longlens.ops.las.triton.prologue_op import empty_as
 from longlens.ops.launching import fused_operator, launch, next_power_of_2
 
 LEVELS = 1024  # positions that the running sum of a head takes at a time
-# By width up to and kernel, as measured for the kernels of LaS; not yet compared for these.
-BLOCKS = HALF_BLOCKS | {NARROW: NARROW_BLOCKS}
+# The fastest of six settings or more on an H200, by width up to and kernel; as LaS's beyond 64.
+BLOCKS = HALF_BLOCKS | {
+    32: dict(forward=Blocks(64, 128, 4, 3), query=Blocks(64, 32, 4, 2), key=Blocks(128, 64, 4, 2)),
+    64: dict(forward=Blocks(128, 64, 4, 3), query=Blocks(128, 32, 4, 3), key=Blocks(32, 128, 4, 3)),
+}
 
 
 def _blocks(kernel: str, q: Tensor, v: Tensor) -> Blocks:

@@ -37,15 +37,20 @@ class Blocks(NamedTuple):
     stages: int
 
 
-# The fastest of ten settings each on an H200 (bfloat16, two-sided), by width up to and kernel.
+# The fastest of ten settings or more on an H200 (bfloat16, two-sided), by width up to and kernel.
 HALF_BLOCKS = {
     32: dict(forward=Blocks(128, 64, 4, 3), query=Blocks(128, 64, 4, 3), key=Blocks(64, 128, 4, 2)),
-    64: dict(forward=Blocks(128, 128, 8, 3), query=Blocks(128, 32, 4, 3), key=Blocks(64, 64, 4, 3)),
+    64: dict(forward=Blocks(128, 64, 4, 3), query=Blocks(128, 32, 4, 3), key=Blocks(64, 64, 4, 3)),
     128: dict(
         forward=Blocks(128, 64, 8, 3), query=Blocks(128, 64, 8, 3), key=Blocks(64, 128, 8, 3)
     ),
     256: dict(forward=Blocks(64, 32, 4, 2), query=Blocks(64, 32, 4, 1), key=Blocks(32, 64, 4, 1)),
 }
+# Of widths 33 to 64: with a padding mask, and inside a sliding window.
+MASKED_FORWARD = Blocks(64, 128, 4, 3)
+LOCAL_BLOCKS = dict(
+    forward=Blocks(64, 32, 4, 3), query=Blocks(64, 64, 4, 3), key=Blocks(64, 64, 4, 2)
+)
 FLOAT32_BLOCKS = {
     64: dict(forward=Blocks(64, 32, 4, 2), query=Blocks(32, 32, 4, 1), key=Blocks(32, 32, 4, 1)),
     256: dict(forward=Blocks(32, 32, 4, 1), query=Blocks(32, 32, 4, 1), key=Blocks(32, 32, 4, 1)),
@@ -116,6 +121,11 @@ class Task(NamedTuple):
         plain = n.causal and n.lag == 0 and n.left < 0 and self.sides == (None, None, None)
         if plain and width <= NARROW and half:
             return NARROW_BLOCKS[kernel]
+        if half and 32 < width <= 64:
+            if n.left >= 0:
+                return LOCAL_BLOCKS[kernel]
+            if kernel == "forward" and self.sides[1] is not None:
+                return MASKED_FORWARD
         table = HALF_BLOCKS if half else FLOAT32_BLOCKS
         return next(table[limit] for limit in table if width <= limit)[kernel]
 
