@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from longlens.cli.bench_rows import Row, Rows, dtype_name, find_dtype, read_shapes
 from longlens.cli.measure import Work, captured, side_by_side
+from longlens.layers.alibi import alibi_slopes
 from longlens.ops.family import decay_attention, explain_decay, smoothing_taps
 from longlens.ops.las import decay_rates, las_attention
 from longlens.runs.run import find_device
@@ -37,7 +38,9 @@ def family(
 ) -> int:
     """Compare causal attention with decays and smoothers of the family with plain attention.
 
-    Everything that a layer would learn has a gradient: taps, slopes, gates.
+    Everything that a layer would learn has a gradient: taps, slopes, gates. How far additive decay
+    reaches decides what it costs: ALiBi has its own slopes (and others of at most 0.01), FoX gates
+    near 1 (and such as an untrained layer has).
 
     Args:
         shapes: one or more B,H,L,D with spaces between; default: a short list for the device.
@@ -62,17 +65,17 @@ def family(
 def _decays(shape: list[int], device: torch.device, window: int) -> dict[str, dict[str, Any]]:
     """The options of `decay_attention` of every form, those that have a gradient as leaves."""
     B, H, L, D = shape
-    gates = {
-        "log_forget": F.logsigmoid(torch.randn(B, H, L, device=device) + 5),
-        "log_gate": -RATE_MAX * torch.rand(B, H, L, D, device=device),
-    }
+    before_gate = torch.randn(B, H, L, device=device)
+    gates = -RATE_MAX * torch.rand(B, H, L, D, device=device)
     alpha = decay_rates(H, RATE_MAX, device=device)
     taps = smoothing_taps(H, window, "gaussian").to(device)
     return {
         "LaS, taps": dict(alpha=alpha, rate_max=RATE_MAX, taps=taps.requires_grad_()),
-        "ALiBi": dict(slopes=decay_rates(H, 1e-2, device=device).requires_grad_()),
-        "FoX": dict(log_forget=gates["log_forget"].requires_grad_()),
-        "Wall": dict(log_gate=gates["log_gate"].requires_grad_(), rate_max=RATE_MAX),
+        "ALiBi": dict(slopes=alibi_slopes(H).to(device).requires_grad_()),
+        "ALiBi, slopes to 0.01": dict(slopes=decay_rates(H, 1e-2, device=device).requires_grad_()),
+        "FoX": dict(log_forget=F.logsigmoid(before_gate + 5).requires_grad_()),
+        "FoX, untrained": dict(log_forget=F.logsigmoid(before_gate).requires_grad_()),
+        "Wall": dict(log_gate=gates.requires_grad_(), rate_max=RATE_MAX),
         "sink": dict(sink=torch.zeros(H, device=device, requires_grad=True)),
     }
 
@@ -92,6 +95,7 @@ def _others() -> dict[str, Callable[..., Tensor]]:
 
     return {
         "FoX, fla": form("forgetting_attn", "log_forget"),
+        "FoX, untrained, fla": form("forgetting_attn", "log_forget"),
         "Wall, fla": form("wall_attn", "log_gate"),
     }
 
@@ -124,7 +128,7 @@ def _compare(
     }
     others = _others() if fla else {}
     for name, form in others.items():
-        options = {n: _heads_inside(x) for n, x in decays[name.split(",")[0]].items()}
+        options = {n: _heads_inside(x) for n, x in decays[name.removesuffix(", fla")].items()}
         works[name] = both(form, options, [_heads_inside(t) for t in qkv])
     times = side_by_side(works, device, seconds)
     replayed: dict[str, float] = {}
@@ -141,7 +145,7 @@ def _compare(
             "ratio_to_plain": times[name] / times["plain SDPA"],
             "graph_ms": replayed.get(name, math.nan),
             "graph_ratio": replayed.get(name, math.nan) / replayed.get("plain SDPA", math.nan),
-            "error": _error(qkv, decays.get(name.split(", fla")[0]), others.get(name)),
+            "error": _error(qkv, decays.get(name.removesuffix(", fla")), others.get(name)),
         }
         for name in works
     ]

@@ -115,3 +115,10 @@ def test_a_cuda_graph_of_forward_and_backward():
     torch.cuda.synchronize()
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("width", [32, 64, 128])
+@pytest.mark.parametrize(("parts", "rate"), [(("slopes",), 3.0), (("log_forget",), 0.3)])
+def test_far_keys_are_not_visited(parts, rate, width):
+    case = Case(1, 1, 2, 2200, 2500, width, width, parts, rate, False, 9)
+    assert over_budget(case, torch.bfloat16) == []

@@ -5,6 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 
 from longlens.ops.family import decay_attention, explain_decay, filter_values
+from longlens.ops.family.triton import added_op
 from longlens.ops.family.triton.gates_op import fold_gates
 from longlens.ops.las.call import Call, check
 from longlens.ops.las.decay import fold_square
@@ -189,3 +190,69 @@ def test_explain_names_the_kernels_that_run(name):
     plan = explain_decay(**tensors, **options)
     assert "added_forward" in plan.steps
     assert recorded(lambda: decay_attention(**tensors, **options)) == list(plan.steps)
+
+
+FAR = {
+    "slopes": Case(1, 2, 1, 300, 300, 8, 8, ("slopes",), 3.0, False, 11),
+    "gates": Case(2, 1, 2, 200, 330, 8, 16, ("log_forget",), 1.5, False, 12),
+    "rising": Case(1, 1, 2, 300, 300, 8, 8, ("log_forget", "slopes"), 2.0, False, 13),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", FAR)
+def test_far_keys_are_not_visited(name, dtype, monkeypatch):
+    check_far_keys(FAR[name], dtype, monkeypatch)
+
+
+@short
+def test_far_keys_are_not_visited_once(monkeypatch):
+    check_far_keys(FAR["gates"], torch.float16, monkeypatch)
+
+
+def check_far_keys(case, dtype, monkeypatch):
+    """Neither results nor gradients change, and the bound holds for every pair that is left out."""
+    monkeypatch.setattr(added_op, "GROUP", 16)
+    monkeypatch.setattr(added_op, "SHORTEST", 64)
+    if case is FAR["rising"]:  # levels that rise and fall
+        usual = case.tensors
+        monkeypatch.setattr(
+            case, "tensors", lambda *a, **o: _rising(*usual(*a, **o)), raising=False
+        )
+    assert over_budget(case, dtype) == []
+    tensors, _, _ = case.tensors(dtype)
+    q, k, v = (tensors[n] for n in ("query", "key", "value"))
+    forget, slopes, scale = tensors.get("log_forget"), tensors.get("slopes"), 8**-0.5
+    *_, level, reach = added_op._forward(q, k, v, forget, slopes, None, scale)
+    begin, end = (t.view(*q.shape[:2], -1) for t in added_op._parted(reach, q))
+    weights = _bounds(q, k, level.sum(2).double(), scale)
+    rows, columns = (torch.arange(n) // 16 for n in weights.shape[2:])
+    left_out = columns < begin[:, :, rows, None]
+    assert left_out.any() and weights[left_out].max() < -64
+    left_out = rows[:, None] >= end[:, :, None, columns]
+    assert left_out.any() and weights[left_out].max() < -64
+
+
+def _rising(tensors, mask, grad):
+    return tensors | {"slopes": -tensors["slopes"] / 4}, mask, grad
+
+
+def _bounds(q, k, level, scale):
+    """What the weight of each pair is at most, in units of log 2: (B, Hq, L, S)."""
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    longest = k.double().norm(dim=-1).amax(-1)[..., None, None]
+    score = 2 * scale * 1.4427 * q.double().norm(dim=-1)[..., None] * longest
+    return score + level[:, :, -q.shape[2] :, None] - level[:, :, None, :]
+
+
+@short
+def test_the_future_changes_no_bit_of_what_far_keys_leave(monkeypatch):
+    monkeypatch.setattr(added_op, "GROUP", 16)
+    monkeypatch.setattr(added_op, "SHORTEST", 64)
+    q, k, v = torch.randn(3, 1, 2, 300, 8).unbind()
+    forget = -1.5 * torch.rand(1, 2, 300)
+    before = decay_attention(q, k, v, log_forget=forget, impl="triton")
+    for x in (k, v):
+        x[:, :, 250:] *= 3
+    after = decay_attention(q, k, v, log_forget=forget, impl="triton")
+    assert torch.equal(before[:, :, :250], after[:, :, :250])

@@ -14,7 +14,7 @@ from longlens.ops.family.fold import added, columns, levels, multiplied, scaled
 from longlens.ops.family.parts import equal_widths, halved, sink_part, square
 from longlens.ops.family.reference import reference
 from longlens.ops.family.taps import filter_values
-from longlens.ops.family.triton.added_op import added_attention
+from longlens.ops.family.triton.added_op import added_attention, finds_reach
 from longlens.ops.family.triton.gates_op import fold_gates
 from longlens.ops.las import routes as las
 from longlens.ops.las.call import Call
@@ -148,7 +148,12 @@ def run_kernel(call: DecayCall, plan: Plan) -> Tensor:
 
 def kernel_steps(call: DecayCall, plan: Plan) -> list[str]:
     """The functions and kernels of `run_kernel`."""
-    return [*_prepare_steps(call, plan), "level_sums", "added_forward"]
+    reach = (
+        ["longest_rows", "longest_rows", "level_reach"]
+        if finds_reach(call.key.shape[2], call.key_mask)
+        else []
+    )
+    return [*_prepare_steps(call, plan), "level_sums", *reach, "added_forward"]
 
 
 def run_folded(call: DecayCall, plan: Plan) -> Tensor:

@@ -4,7 +4,8 @@ Levels fall along the sequence, however far. Where all keys of a row meet in one
 cancels, so a tile costs no more than plain attention: -A_j is added where the scale is multiplied.
 A level is the sum of two numbers of float32, in units of log 2. They are taken relative to that of
 a block's own first query (or last key); tiles on the diagonal take the difference of each pair. So
-near scores keep their digits, whatever the range, and nothing overflows.
+near scores keep their digits, whatever the range, and nothing overflows. Far keys whose weights
+vanish are not visited at all (`levels`: begin and end, by groups of GROUP positions).
 
 As in `ops/las/triton` one kernel walks along the keys for the output, one for the gradients of
 queries, and one along the queries for those of keys and values; nothing is added atomically. With
@@ -89,13 +90,28 @@ def _walk(
     return acc, top, total
 
 
+@triton.jit
+def _first_key(
+    begin, block, L, before, GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Where a block of queries starts, a multiple of BN; GROUP 0: at the first key."""
+    if GROUP == 0:
+        return 0
+    COUNT: tl.constexpr = BM // GROUP if BM > GROUP else 1
+    groups = tl.cdiv(L, GROUP)
+    at = block * BM // GROUP + tl.arange(0, COUNT)
+    begin += tl.program_id(1).to(tl.int64) * groups
+    found = tl.min(tl.load(begin + at, mask=at < groups, other=2**30 // GROUP), 0)
+    return tl.minimum(found * GROUP // BN * BN, before)
+
+
 @triton.jit(do_not_specialize=COUNTS)
 def added_forward(
-    q, k, v, out, lse, level, mask,
+    q, k, v, out, lse, level, mask, begin,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, o_b, o_h, o_l,
     level_b, mask_b, L, S, scale, heads, group,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, HAS_MASK: tl.constexpr, GROUP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write out (B, H, L, DV) and its natural log-sum-exp; a row without keys gets 0 and -inf."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest rows come first
@@ -118,9 +134,10 @@ def added_forward(
     before = (first + 1) // BN * BN
     scale_2 = scale * LOG2_E
     high, low = _levels(level, pos, S, True)
+    start = _first_key(begin, block, L, before, GROUP, BM, BN)
     acc, top, total = _walk(
-        acc, top, total, rows, k, v, level, base, high, low, mask, pos, scale_2, 0, before, S, d,
-        dv, k_l, v_l, False, D, DV, BD, BDV, BN, HAS_MASK, PRECISION,
+        acc, top, total, rows, k, v, level, base, high, low, mask, pos, scale_2, start, before, S,
+        d, dv, k_l, v_l, False, D, DV, BD, BDV, BN, HAS_MASK, PRECISION,
     )  # fmt: skip
     top += (high - base) + low
     acc, top, total = _walk(
@@ -162,11 +179,12 @@ def _walk_keys(
 
 @triton.jit(do_not_specialize=COUNTS)
 def added_query_gradient(
-    q, k, v, do, lse_2, delta, dq, d_level, level, mask,
+    q, k, v, do, lse_2, delta, dq, d_level, level, mask, begin,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dq_b, dq_h, dq_l,
     level_b, mask_b, L, S, scale, heads, group,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, HAS_MASK: tl.constexpr, SUMS: tl.constexpr, PRECISION: tl.constexpr,
+    BN: tl.constexpr, HAS_MASK: tl.constexpr, GROUP: tl.constexpr, SUMS: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dq and, with SUMS, the row sums of ds into d_level (B, H, S)."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -194,9 +212,10 @@ def added_query_gradient(
     sums = tl.zeros((BM,), tl.float32)
     before = (first + 1) // BN * BN
     scale_2 = scale * LOG2_E
+    start = _first_key(begin, block, L, before, GROUP, BM, BN)
     total, sums = _walk_keys(
         total, sums, rows, grads, k, v, level, base, high, low, mask,
-        row_lse - ((high - base) + low), row_delta, pos, scale_2, 0, before, S, d, dv, k_l, v_l,
+        row_lse - ((high - base) + low), row_delta, pos, scale_2, start, before, S, d, dv, k_l, v_l,
         False, D, DV, BD, BDV, BN, HAS_MASK, SUMS, PRECISION,
     )  # fmt: skip
     total, sums = _walk_keys(
@@ -251,12 +270,12 @@ def _walk_queries(
 
 @triton.jit(do_not_specialize=COUNTS)
 def added_key_gradient(
-    q, k, v, do, lse_2, delta, dk, dv_out, d_level, level, mask,
+    q, k, v, do, lse_2, delta, dk, dv_out, d_level, level, mask, end,
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l, do_b, do_h, do_l, dk_b, dk_h, dk_l,
     dv_b, dv_h, dv_l, level_b, mask_b, L, S, scale, heads,
-    GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, HAS_MASK: tl.constexpr, SUMS: tl.constexpr,
-    PRECISION: tl.constexpr,
+    MEMBERS: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, HAS_MASK: tl.constexpr, GROUP: tl.constexpr,
+    SUMS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dk and dv, summed over the query heads of a group, and finish d_level."""
     block = tl.program_id(0)
@@ -270,23 +289,30 @@ def added_key_gradient(
     BE: tl.constexpr = BM if BM < BN else BN  # rows of tiles on the diagonal and at the end
     around = tl.maximum(first - offset, 0) // BE * BE  # queries before it see none of these keys
     after = tl.cdiv(tl.maximum(tl.minimum(last - offset, L), 0), BE) * BE  # from here on all
-    whole = after + tl.maximum(L - after, 0) // BM * BM
     real = j < S
     if HAS_MASK:
         real = tl.load(mask + b * mask_b + j, mask=real, other=0) != 0
     scale_2 = scale * LOG2_E
     dk_total = tl.zeros((BN, BD), tl.float32)
     dv_total = tl.zeros((BN, BDV), tl.float32)
-    for member in range(GROUP):
-        head = h * GROUP + member
+    for member in range(MEMBERS):
+        head = h * MEMBERS + member
         own_q = q + b * q_b + head * q_h
         own_do = do + b * do_b + head * do_h
-        row = b * heads * GROUP + head
+        row = b * heads * MEMBERS + head
         own_lse, own_delta = lse_2 + row * L, delta + row * L
         own = level + b * level_b + head * 2 * S
         base = tl.load(own + tl.minimum(last, S - 1))
         key_high, key_low = _levels(own, j, S, True)
         sums = tl.zeros((BN,), tl.float32)
+        stop = L
+        if GROUP > 0:
+            COUNT: tl.constexpr = BN // GROUP if BN > GROUP else 1
+            groups = tl.cdiv(S, GROUP)
+            at = first // GROUP + tl.arange(0, COUNT)
+            found = tl.load(end + row * groups + at, mask=at < groups, other=0)
+            stop = tl.minimum(tl.maximum(tl.max(found, 0) * GROUP, after), L)
+        whole = after + tl.maximum(stop - after, 0) // BM * BM
         dk_total, dv_total, sums = _walk_queries(
             dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,
             own_lse, own_delta, j, scale_2, around, tl.minimum(after, L), L, S, d, dv, q_l, do_l,
@@ -299,7 +325,7 @@ def added_key_gradient(
         )  # fmt: skip
         dk_total, dv_total, sums = _walk_queries(
             dk_total, dv_total, sums, own_q, own_do, keys, values, own, base, key_high, key_low,
-            own_lse, own_delta, j, scale_2, whole, L, L, S, d, dv, q_l, do_l,
+            own_lse, own_delta, j, scale_2, whole, stop, L, S, d, dv, q_l, do_l,
             False, True, D, DV, BD, BDV, BE, SUMS, PRECISION,
         )  # fmt: skip
         if SUMS:

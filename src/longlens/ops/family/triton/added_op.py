@@ -19,6 +19,9 @@ from longlens.ops.las.triton.prologue_op import empty_as
 from longlens.ops.launching import fused_operator, launch, next_power_of_2
 
 LEVELS = 1024  # positions that the running sum of a head takes at a time
+# From so many keys on, those whose weights are below 2^-BITS are not visited, by groups of GROUP:
+# so few bits that no float32 sum shows them, whatever decides which groups are left out.
+SHORTEST, BITS, GROUP = 2048, 64.0, 64
 # The fastest of six settings or more on an H200, by width up to and kernel; as LaS's beyond 64.
 BLOCKS = HALF_BLOCKS | {
     32: dict(forward=Blocks(64, 128, 4, 3), query=Blocks(64, 32, 4, 2), key=Blocks(128, 64, 4, 2)),
@@ -59,15 +62,15 @@ def _settings(q: Tensor, v: Tensor, mask: Tensor | None, blocks: Blocks) -> dict
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, forget: Tensor | None, slopes: Tensor | None,
     mask: Tensor | None, scale: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Attention (B, Hq, L, Dv), its log-sum-exp (B, Hq, L) in float32, and levels for backward.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Attention (B, Hq, L, Dv), its log-sum-exp (B, Hq, L), and levels and reach for backward.
 
     The queries are the last of the keys' positions; forget (B, Hq, S), slopes (Hq,), mask (B, S).
     """
     from longlens.ops.family.triton.added import added_forward
     from longlens.ops.family.triton.levels import level_sums
 
-    out, lse, level = _outputs(q, k, v, forget)
+    out, lse, level, reach = _outputs(q, k, v, forget, slopes, mask)
     launch(
         level_sums, (level.shape[0] * level.shape[1],),
         [level if forget is None else forget, *dense_sides(slopes), level],
@@ -75,23 +78,60 @@ def _forward(
         FORGETS=forget is not None, SLOPES=slopes is not None, BLOCK=LEVELS,
     )  # fmt: skip
     q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
+    if reach.numel():
+        _find_reach(q, k, level, reach, scale)
     blocks, heads = _blocks("forward", q, v), q.shape[1]
     launch(
         added_forward, (-(-q.shape[2] // blocks.queries), q.shape[0] * heads),
-        [q, k, v, out, lse, level, *dense_sides(mask)],
+        [q, k, v, out, lse, level, *dense_sides(mask), _parted(reach, q)[0]],
         [*_strides(q, k, v, out), *_numbers(q, k, level, mask, scale, heads), heads // k.shape[1]],
-        **_settings(q, v, mask, blocks),
+        **_settings(q, v, mask, blocks), GROUP=GROUP if reach.numel() else 0,
     )  # fmt: skip
-    return out, lse, level
+    return out, lse, level, reach
 
 
 def _outputs(
-    q: Tensor, k: Tensor, v: Tensor, forget: Tensor | None, *_: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, forget: Tensor | None, slopes: Any, mask: Any, *_: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = empty_as(q, [*q.shape[:3], v.shape[3]])
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    count = 1 if forget is None else q.shape[0]
-    return out, lse, lse.new_empty(count, q.shape[1], 2, k.shape[2])
+    (B, heads, L), S = q.shape[:3], k.shape[2]
+    lse = q.new_empty(B, heads, L, dtype=torch.float32)
+    level = lse.new_empty(1 if forget is None else B, heads, 2, S)
+    groups = -(-L // GROUP) - (-S // GROUP) if finds_reach(S, mask) else 0
+    return out, lse, level, lse.new_empty(B * heads * groups, dtype=torch.int32)
+
+
+def finds_reach(keys: int, mask: Tensor | None) -> bool:
+    """Whether far keys are looked for. A masked key says nothing of its row's log-sum-exp."""
+    return mask is None and keys >= SHORTEST
+
+
+def _parted(reach: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Where groups of queries begin, and where groups of keys end."""
+    queries = q.shape[0] * q.shape[1] * -(-q.shape[2] // GROUP)
+    return reach[:queries], reach[queries:]
+
+
+def _find_reach(q: Tensor, k: Tensor, level: Tensor, reach: Tensor, scale: float) -> None:
+    from longlens.ops.family.triton.levels import level_reach, longest_rows
+
+    tops = []
+    for x in (q, k):
+        B, heads, n, D = x.shape
+        tops.append(level.new_empty(B * heads * -(-n // GROUP)))
+        launch(
+            longest_rows, (-(-n // GROUP), B * heads), [x, tops[-1]], [*_strides(x), n, heads],
+            D=D, BD=next_power_of_2(D), GROUP=GROUP,
+        )  # fmt: skip
+    (B, heads, L), (kv_heads, S) = q.shape[:3], k.shape[1:3]
+    groups = next_power_of_2(-(-S // GROUP))
+    launch(
+        level_reach, (B * heads,),
+        [level, *tops, level.new_empty(B * heads * 2 * groups), *_parted(reach, q)],
+        [0 if level.shape[0] == 1 else level.stride(0), L, S, scale, heads, heads // kv_heads,
+         BITS],
+        GROUP=GROUP, GROUPS=groups, STEPS=groups.bit_length(),
+    )  # fmt: skip
 
 
 def _backward(
@@ -100,16 +140,17 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k and v; asked & 1: of the gates; asked & 2: shares (B, Hq) of slopes'.
 
-    `saved` are q, k, v, both outputs and the levels. What is not asked for is of length 0.
+    `saved` are q, k, v and all outputs. What is not asked for is of length 0.
     """
     from longlens.ops.family.triton.added import added_key_gradient, added_query_gradient
     from longlens.ops.family.triton.levels import level_gradient
     from longlens.ops.las.triton.backward import delta_kernel
 
     dq, dk, dv, d_forget, d_slopes = _gradients(grad, grad_lse, saved, forget, asked)
-    *tensors, out, lse, level = saved
+    *tensors, out, lse, level, reach = saved
     q, k, v, grad = (dense_rows(t) for t in (*tensors, grad))
-    sides = [level, *dense_sides(mask)]
+    sides, group = [level, *dense_sides(mask)], GROUP if reach.numel() else 0
+    begin, end = _parted(reach, q)
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
     (B, heads, rows, _), (kv_heads, S) = q.shape, k.shape[1:3]
     delta, lse_2 = torch.empty_like(lse), torch.empty_like(lse)
@@ -123,19 +164,19 @@ def _backward(
     blocks = _blocks("query", q, v)
     launch(
         added_query_gradient, (-(-rows // blocks.queries), B * heads),
-        [q, k, v, grad, lse_2, delta, dq, d_level, *sides],
+        [q, k, v, grad, lse_2, delta, dq, d_level, *sides, begin],
         [
             *_strides(q, k, v, grad, dq), *_numbers(q, k, level, mask, scale, heads),
             heads // kv_heads,
         ],
-        SUMS=bool(asked), **_settings(q, v, mask, blocks),
+        GROUP=group, SUMS=bool(asked), **_settings(q, v, mask, blocks),
     )  # fmt: skip
     blocks = _blocks("key", q, v)
     launch(
         added_key_gradient, (-(-S // blocks.keys), B * kv_heads),
-        [q, k, v, grad, lse_2, delta, dk, dv, d_level, *sides],
+        [q, k, v, grad, lse_2, delta, dk, dv, d_level, *sides, end],
         [*_strides(q, k, v, grad, dk, dv), *_numbers(q, k, level, mask, scale, kv_heads)],
-        GROUP=heads // kv_heads, SUMS=bool(asked), **_settings(q, v, mask, blocks),
+        MEMBERS=heads // kv_heads, GROUP=group, SUMS=bool(asked), **_settings(q, v, mask, blocks),
     )  # fmt: skip
     if asked:
         launch(
@@ -149,7 +190,7 @@ def _backward(
 def _gradients(
     grad: Tensor, grad_lse: Tensor | None, saved: list[Tensor], forget: Tensor | None, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    q, k, v, _, lse, _ = saved
+    q, k, v, _, lse, *_ = saved
     dq, dk, dv = (empty_as(t, list(t.shape)) for t in (q, k, v))
     d_forget = lse.new_empty(0) if forget is None or not rest[-1] & 1 else torch.empty_like(forget)
     return dq, dk, dv, d_forget, lse.new_empty(q.shape[:2] if rest[-1] & 2 else 0)

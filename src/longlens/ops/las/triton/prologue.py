@@ -16,7 +16,7 @@ import triton.language as tl
 # Numbers that are not worth a compilation of their own when divisible by 16 or equal to 1
 COUNTS = [
     *("rows", "keys", "mask_b", "share_b", "angle_b"),
-    *("q_heads", "k_heads", "group", "rates", "columns"),
+    *("q_heads", "k_heads", "group", "rates", "shares"),
 ]
 
 
@@ -184,7 +184,7 @@ def prologue_backward(
     q_b, q_h, q_l, k_b, k_h, k_l, v_b, v_h, v_l,
     qo_b, qo_h, qo_l, ko_b, ko_h, ko_l, vo_b, vo_h, vo_l,
     dq_b, dq_h, dq_l, dk_b, dk_h, dk_l, dv_b, dv_h, dv_l,
-    mask_b, share_b, angle_b, rows, keys, centre, scale, q_heads, k_heads, group, rates, columns,
+    mask_b, share_b, angle_b, rows, keys, centre, scale, q_heads, k_heads, group, rates, shares,
     D: tl.constexpr, DV: tl.constexpr, WIDTH: tl.constexpr, BEFORE: tl.constexpr,
     AFTER: tl.constexpr, BLOCK: tl.constexpr, HAS_ALPHA: tl.constexpr, HAS_MASK: tl.constexpr,
     RENORMALIZE: tl.constexpr, TAPS: tl.constexpr, ROTARY: tl.constexpr,
@@ -193,14 +193,14 @@ def prologue_backward(
     """Gradients of q, k and v from those of the outputs. k_heads counts the heads of k itself.
 
     Each program also writes its share of the gradients of α, by head of q and of k, and of the
-    taps, into its row of `columns` numbers.
+    taps, as one of `shares` numbers that lie side by side for each of these.
     """
     head, b = tl.program_id(0).to(tl.int64), tl.program_id(2).to(tl.int64)
     block = tl.program_id(1).to(tl.int64)
     i = block * BLOCK + tl.arange(0, BLOCK)
     d = tl.arange(0, WIDTH)
     distance = i.to(tl.float32) - centre
-    partial = rate_gradients + (b * tl.num_programs(1) + block) * columns
+    partial = rate_gradients + b * tl.num_programs(1) + block
     if head < q_heads:
         g, rate_gradient = _unscaled(
             dq_out + b * qo_b + head * qo_h, q + b * q_b + head * q_h, alpha, head, cos, sin,
@@ -209,7 +209,7 @@ def prologue_backward(
         )  # fmt: skip
         _store(dq + b * dq_b + head * dq_h, g, i, dq_l, i < rows, d, D, WIDTH)
         if ALPHA_GRADIENT:
-            tl.store(partial + head, tl.sum(rate_gradient, 0))
+            tl.store(partial + head * shares, tl.sum(rate_gradient, 0))
     elif head < q_heads + k_heads:
         own = head - q_heads
         total = tl.zeros((BLOCK, WIDTH), tl.float32)
@@ -222,7 +222,7 @@ def prologue_backward(
             )  # fmt: skip
             total += g
             if ALPHA_GRADIENT:
-                tl.store(partial + q_heads + out, tl.sum(rate_gradient, 0))
+                tl.store(partial + (q_heads + out) * shares, tl.sum(rate_gradient, 0))
         _store(dk + b * dk_b + own * dk_h, total, i, dk_l, i < keys, d, D, WIDTH)
     else:
         own = head - q_heads - k_heads
@@ -244,7 +244,7 @@ def prologue_backward(
                     g *= tl.load(share + b * share_b + j, mask=present, other=0.0)[:, None]
                 if TAPS_GRADIENT:
                     at = q_heads + k_heads * group + out * (BEFORE + AFTER + 1) + AFTER + t
-                    tl.store(partial + at, tl.sum(tl.sum(g * values, 1), 0))
+                    tl.store(partial + at * shares, tl.sum(tl.sum(g * values, 1), 0))
                 if TAPS:
                     g *= _tap(share, out, t, BEFORE, AFTER)
                 total += g

@@ -215,12 +215,10 @@ def _backward_launch(metas: tuple[Meta, ...], sides: SideMetas, layout: Layout) 
     (dq, *_), _, (dv, *_) = metas[-3:]
     settings = _settings(layout, dq[3], dv[3], sides)
     heads = layout.q_heads + layout.k_heads + layout.v_heads
+    blocks = -(-dv[2] // settings["BLOCK"])
     return Launch(
-        prologue_backward, (heads, -(-dv[2] // settings["BLOCK"]), dv[0]),
-        [
-            *strides(*metas), *_numbers(layout, sides, dv[2], layout.k_heads),
-            sum(layout.columns),
-        ],
+        prologue_backward, (heads, blocks, dv[0]),
+        [*strides(*metas), *_numbers(layout, sides, dv[2], layout.k_heads), blocks * dv[0]],
         ALPHA_GRADIENT=bool(layout.gradients & 1), TAPS_GRADIENT=bool(layout.gradients & 2),
         **settings,
     )  # fmt: skip
@@ -242,12 +240,12 @@ def backward_pass(
     read = _views(sources, layout) if sources else [dq, dk, dv]
     tensors = [*read, *(dense_rows(g) for g in outs), dq, dk, dv]
     start = _backward_launch(tuple(map(meta, tensors)), sides.metas, layout)
-    shape = [*start.grid[:0:-1], sum(layout.columns)] if sources else [0]
+    shape = [sum(layout.columns), start.grid[1] * start.grid[2]] if sources else [0]
     sums = dv.new_zeros(shape, dtype=torch.float32)
     if dv.numel():
         start([*tensors, sums, *sides.tensors])
     # partial sums in a fixed order: the same result every time
-    return grads, sums.sum((0, 1)) if sources else sums
+    return grads, sums.sum(1) if sources else sums
 
 
 def _gradients_like(outs: list[Tensor], sources: list[Tensor], *rest: Any) -> Any:
