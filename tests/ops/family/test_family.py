@@ -166,6 +166,30 @@ def test_every_route(parts, options, route):
         assert error(found, expected[name]) < BOUND, (name, error(found, expected[name]))
 
 
+@pytest.mark.parametrize("length", [255, 256, 257, 515])
+@pytest.mark.parametrize("part", ["log_forget", "slopes"])
+def test_numbers_per_key_beyond_one_tile(part, length):
+    case = Case(3, 2, 1, length, length, 4, 4, (part,), 0.1, False, 1)  # six heads, four at a time
+    expected = run(case, "reference")
+    for name, found in run(case, "sdpa").items():
+        assert error(found, expected[name]) < BOUND, name
+
+
+def test_numbers_per_key_in_any_layout():
+    x = torch.randn(
+        2, 300, 3, 12, dtype=torch.float64
+    )  # heads inside positions, as of a projection
+    gates = F.logsigmoid(torch.randn(2, 300, 3, dtype=torch.float64) + 4).requires_grad_()
+    found = []
+    for impl in ("sdpa", "reference"):
+        inputs = x.clone().requires_grad_()
+        q, k, v = inputs.transpose(1, 2).chunk(3, dim=-1)
+        out = decay_attention(q, k, v, log_forget=gates.transpose(1, 2), impl=impl)
+        found.append(torch.autograd.grad(out.sum(), [inputs, gates]))  # its gradient has no strides
+    for ours, theirs in zip(*found, strict=True):
+        assert error(ours, theirs) < BOUND
+
+
 def test_constant_gates_are_las_and_alibi():
     q, k, v = torch.randn(3, 1, 2, 40, 8, dtype=torch.float64).unbind()
     alpha = torch.tensor([0.01, 0.2], dtype=torch.float64)
