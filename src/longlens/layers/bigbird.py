@@ -99,11 +99,11 @@ class BigBird(MultiHead):
         index = torch.cat(
             [
                 here[:size].expand(batch, blocks, -1),
-                last.clamp_max(blocks - 1).expand(-1, blocks, -1),
-                window.clamp(0, blocks - 1).expand(batch, -1, -1),
+                last.expand(-1, blocks, -1),
+                window.expand(batch, -1, -1),
             ],
             dim=-1,
-        )
+        ).clamp(0, blocks - 1)  # the whole: torch 2.11 compiles no clamped part on CUDA
         counts = torch.cat(
             [
                 torch.ones(batch, blocks, size, dtype=torch.bool, device=real.device),
