@@ -38,6 +38,25 @@ def test_evaluate_gives_what_the_record_says(run, capsys, split):
     assert "accuracy_by_operator" in capsys.readouterr().out
 
 
+def test_evaluate_by_the_values_of_an_extra(run, capsys):
+    """The parts of an extra add up to the whole; sums alone can be seen by depth."""
+    _, record, folder = run
+    parts = {
+        value: printed(capsys, "evaluate", folder, "--where", f"operator={value}", "--json")
+        for value in record.metrics["test"]["accuracy_by_operator"]
+    }
+    assert sum(part["examples"] for part in parts.values()) == 12 and len(parts) > 1
+    for value, entry in record.metrics["test"]["accuracy_by_operator"].items():
+        assert parts[value]["accuracy"] == pytest.approx(entry["accuracy"])
+        assert list(parts[value]["accuracy_by_operator"]) == [value]
+    for words, problem in (
+        ("operator=7", "listops has no example in test with {'operator': 7}"),
+        ("size=1", "extra must be one of ['operator', 'depth', 'decided'], got 'size'"),
+    ):
+        assert main(["evaluate", str(folder), "--where", words]) == 1
+        assert problem in capsys.readouterr().err
+
+
 def test_evaluate_on_other_examples_and_other_tasks(run, tmp_path, capsys):
     options, _, folder = run
     words = ["evaluate", folder, "--set", "task_options.test=20", "--json"]

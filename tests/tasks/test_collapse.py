@@ -1,63 +1,100 @@
-"""Collapsed expressions: the same values, nothing deeper than said; stages that resume anywhere."""
-
-from itertools import islice
+"""Collapsed copies: the same values, every step from flat lists to whole trees, drawn by a seed."""
 
 import numpy as np
 import pytest
+import torch
 
 from longlens import tasks
-from longlens.tasks.batches import Batches
-from longlens.tasks.collapse import collapse_split
+from longlens.runs.build import build_on_meta, make_job, make_model
+from longlens.tasks.collapse import collapse, collapsed_copies, evaluate
 from longlens.tasks.decode import listops_value
 from longlens.tasks.errors import DataError
 from longlens.tasks.listops import CLOSE, OPERATOR
-from longlens.training.job import Job
+from longlens.training.distributed import Ranks
+from longlens.training.options import TrainOptions
+
+SIZES = dict(train=300, validation=20, test=1, min_length=20, max_length=300)
+COPIES = 3
 
 
 @pytest.fixture(scope="module")
-def split(tmp_path_factory):
-    sizes = dict(train=300, validation=1, test=1, min_length=20, max_length=300)
-    return tasks.load("listops", tmp_path_factory.mktemp("data"), **sizes)["train"]
+def task(tmp_path_factory):
+    return tasks.load("listops", tmp_path_factory.mktemp("data"), **SIZES)
 
 
-def deepest(tokens):
-    opens = (tokens >= OPERATOR) & (tokens < CLOSE)
-    return int(np.cumsum(opens.astype(int) - (tokens == CLOSE)).max())
+@pytest.fixture(scope="module")
+def split(task):
+    return task["train"]
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 5])
-def test_values_stay_and_nothing_is_deeper(split, depth):
-    collapsed = collapse_split(split, depth)
-    for before, after in zip(split, collapsed, strict=True):
-        (tokens,), (short,) = before.inputs, after.inputs
-        assert listops_value(short)[0] == after.target == before.target
-        assert deepest(short) == min(depth, deepest(tokens))
-        if deepest(tokens) <= depth:
-            assert (short == tokens).all()
-    assert collapsed.spec.max_length == max(len(e.inputs[0]) for e in collapsed)
+def operators(tokens):
+    return int(((tokens >= OPERATOR) & (tokens < CLOSE)).sum())
 
 
-def test_deeper_than_all_changes_nothing(split):
-    same = collapse_split(split, 10)
-    assert (same.arrays["flat"].whole() == split.arrays["flat"].whole()).all()
-    assert (same.lengths == split.lengths).all()
+def test_operators_are_found_with_their_values(split):
+    for example in split:
+        tokens = example.inputs[0]
+        starts, ends, values = evaluate(tokens)
+        assert len(starts) == operators(tokens)
+        for start, end, value in zip(starts, ends, values, strict=True):
+            assert listops_value(tokens[start : end + 1])[0] == value
+
+
+def test_any_operators_can_be_replaced_also_inside_each_other(split):
+    rng = np.random.default_rng(0)
+    for example in split:
+        tokens = example.inputs[0]
+        found = evaluate(tokens)
+        chosen = (rng.random(len(found[0])) < 0.5) & (found[0] > 0)
+        kept, short = collapse(tokens, *(array[chosen] for array in found))
+        assert listops_value(short)[0] == example.target
+        assert len(short) == kept.sum()
+        assert operators(short) <= operators(tokens) - chosen.sum()
+
+
+def test_copies_have_their_labels_and_range_from_lists_to_whole_trees(split):
+    copies = collapsed_copies(split, COPIES)
+    assert len(copies) == COPIES * len(split)
+    left = []
+    for number, copy in enumerate(copies):
+        whole = split[number % len(split)]
+        assert listops_value(copy.inputs[0])[0] == copy.target == whole.target
+        assert copy.extras == whole.extras
+        assert copy.inputs[0][0] == whole.inputs[0][0]  # the root stays
+        left.append((operators(copy.inputs[0]) - 1) / max(1, operators(whole.inputs[0]) - 1))
+    shares = np.histogram(left, [0, 1e-9, 0.5, 1 - 1e-9, 1])[0] / len(left)
+    assert (shares > 0.05).all()  # flat, most gone, most there, whole
+    assert copies.spec.max_length == max(len(copy.inputs[0]) for copy in copies)
+
+
+def test_copies_depend_on_the_seed_alone(split):
+    first, again, other = (collapsed_copies(split, 1, seed).lengths for seed in (4, 4, 5))
+    assert (first == again).all() and (first != other).any()
+    two = collapsed_copies(split, 2, 4)
+    assert (two.lengths[: len(split)] == first).all() and (two.lengths[len(split) :] != first).any()
 
 
 def test_only_expressions_are_collapsed(tmp_path, split):
     other = tasks.load("reverse", tmp_path, length=16, train=4, validation=1, test=1)["train"]
     with pytest.raises(DataError, match="listops"):
-        collapse_split(other, 1)
-    with pytest.raises(DataError, match="depth must be 1 or more, got 0"):
-        collapse_split(split, 0)
+        collapsed_copies(other, 1)
+    with pytest.raises(DataError, match="copies must be 1 or more, got 0"):
+        collapsed_copies(split, 0)
 
 
-def test_stages_come_one_after_the_other_and_begin_anywhere(split):
-    train = Batches(split, 64, drop_last=True)
-    stages = [Batches(collapse_split(split, depth), 64, drop_last=True) for depth in (1, 2)]
-    job = Job(None, None, train, train, stages=stages, stage_steps=7)
-    whole = list(islice(job.batches(0), 25))
-    depths = [max(deepest(row.numpy()) for row in batch.inputs) for batch in whole]
-    assert depths[:7] == [1] * 7 and depths[7:14] == [2] * 7 and min(depths[14:]) > 2
-    for position in (0, 3, 7, 11, 14, 20):
-        batch = next(job.batches(position))
-        assert (batch.inputs == whole[position].inputs).all()
+def test_a_run_trains_on_copies_and_is_judged_on_whole_trees(task):
+    options = TrainOptions(task_options=SIZES, collapse=COPIES, dim=8, depth=1, batch_size=50)
+    ranks = Ranks(torch.device("cpu"))
+    model = make_model(options, task.spec, "supervised", ranks.device)
+    job = make_job(options, task, model, ranks)
+    assert job.epoch_steps == (1 + COPIES) * 300 // 50
+    assert (job.validation.lengths == task["validation"].lengths).all()
+    whole = make_job(options, task, model, ranks, kind="masked")
+    assert whole.epoch_steps == 300 // 50
+
+
+def test_what_cannot_be_collapsed_is_refused():
+    with pytest.raises(ValueError, match="collapse=1 is for listops, not for text"):
+        build_on_meta(TrainOptions(task="text", collapse=1))
+    with pytest.raises(ValueError, match=r"limit .* task_options.train"):
+        build_on_meta(TrainOptions(collapse=1, limit=10))

@@ -12,6 +12,7 @@ from longlens.runs.cell import with_options
 EPILOG = """examples:
   longlens evaluate runs/listops-las-0-5e1cd8ed                   test, once more
   longlens evaluate runs/listops-las-0-5e1cd8ed --split validation --json
+  longlens evaluate runs/listops-las-0-5e1cd8ed --where operator=3   sums alone (SM), by depth
   longlens evaluate runs/far-order-las-0-5e1c --set task_options.distance=64   a greater distance
   longlens evaluate runs/text-las-0-5e1cd8ed --task mine          your own data, imported"""
 
@@ -24,6 +25,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_set("an option of the task: task_options.KEY")
     parser.add_argument("--split", default="test", choices=("train", "validation", "test"),
                         help="default: test")  # fmt: skip
+    parser.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        metavar="EXTRA=VALUE",
+        help="only these examples, as in operator=3; may be given again",
+    )
     parser.add_argument("--length", type=int, help="cut examples to this many positions")
     parser.add_argument("--batch_size", type=int, help="examples at once (default: the run's)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
@@ -39,8 +47,9 @@ def main(argv: Sequence[str]) -> int:
     from longlens.runs.trained import evaluate_run
 
     values = evaluate_run(
-        args.run, args.split, task=args.task, task_options=task_options, length=args.length,
-        batch_size=args.batch_size, device=find_device(args.device).type, root=args.root,
+        args.run, args.split, where=key_values(args.where, "--where"), task=args.task,
+        task_options=task_options, length=args.length, batch_size=args.batch_size,
+        device=find_device(args.device).type, root=args.root,
     )  # fmt: skip
     if args.json:
         print(json.dumps(values, indent=1))

@@ -17,7 +17,7 @@ from longlens.models.count import parameter_count
 from longlens.runs.ablate import check_ablation
 from longlens.tasks import Spec, Task, load
 from longlens.tasks.batches import Batches
-from longlens.tasks.collapse import collapse_split
+from longlens.tasks.collapse import collapsed_copies
 from longlens.tasks.data import Split
 from longlens.tasks.identity import expected_spec
 from longlens.tasks.imported import imported_folder
@@ -114,6 +114,8 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
         )
     if options.collapse and options.task != "listops":
         raise ValueError(f"collapse={options.collapse} is for listops, not for {options.task}")
+    if options.collapse and options.limit is not None:
+        raise ValueError("limit would cut collapsed copies off; use task_options.train")
     if options.mix_easier:
         easier_options(options.task, **options.task_options)
     if options.train_on != "train" and (spec.pair or spec.kind == "next_token"):
@@ -231,18 +233,15 @@ def make_job(
         device=ranks.device,
         resident="auto" if options.resident is None else options.resident,
     )
-    train = Batches(training_split(options, task), options.batch_size, drop_last=True,
-                    limit=options.limit, **common)  # fmt: skip
+    split = training_split(options, task)
+    if options.collapse and kind == "supervised":
+        split = join_splits([split, collapsed_copies(split, options.collapse, options.seed)])
+    train = Batches(split, options.batch_size, drop_last=True, limit=options.limit, **common)
     if len(train) == 0:
         raise ValueError(
             f"batch_size must be at most the {len(train.members)} examples of the training split, "
             f"got {options.batch_size}"
         )
-    stages = [
-        Batches(collapse_split(train.split, depth), options.batch_size, drop_last=True,
-                limit=options.limit, **common)
-        for depth in range(1, options.collapse + 1) if kind == "supervised"
-    ]  # fmt: skip
     rows = options.evaluate_batch or options.batch_size
     validation, test = (
         Batches(task[split], rows, shuffle=False, **common) for split in ("validation", "test")
@@ -259,8 +258,6 @@ def make_job(
         optim_hints=optim_hints(model),
         units=list(model.backbone.blocks),
         data=task.identity,
-        stages=stages,
-        stage_steps=options.collapse_steps,
     )
 
 

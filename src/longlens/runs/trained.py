@@ -64,6 +64,7 @@ def evaluate_run(
     folder: str | Path,
     split: str = "test",
     *,
+    where: Mapping[str, int] | None = None,
     task: str | None = None,
     task_options: Mapping[str, Any] | None = None,
     length: int | None = None,
@@ -76,6 +77,7 @@ def evaluate_run(
     Args:
         folder: of the run.
         split: train, validation or test.
+        where: only examples whose extras have these values, as in {"operator": 3}.
         task: another one, of the same kind of inputs and outputs; None: the run's own, and its
             very data.
         task_options: go over those of the run (of another task: its defaults).
@@ -115,6 +117,11 @@ def evaluate_run(
         data[split], rows, shuffle=False, length=job.test.length, buckets=options.buckets,
         multiple=options.multiple, device=device,
     )  # fmt: skip
+    for name, value in (where or {}).items():
+        found = np.flatnonzero(data[split].extra(name) == value)
+        batches.members = np.intersect1d(batches.members, found)
+    if not len(batches.members):
+        raise ValueError(f"{options.task} has no example in {split} with {dict(where or {})}")
     metrics = evaluate(Engine(job, options, ranks), batches.epoch(0), rows, groups=True)
     return {"run": str(folder), "task": options.task, "split": split,
             "examples": len(batches.members), **metrics}  # fmt: skip

@@ -1,9 +1,10 @@
 """ListOps with subtrees replaced by their values: shorter expressions that have the same value.
 
-Whoever learns whole trees from their roots' labels never sees how a sum comes about: sums modulo 10
-stay at chance. Lists of digits teach them in minutes. Collapsed expressions begin with such lists
-and let depth grow back, as the locality study's code does from depth 5 on. Values of subtrees
-shorten training inputs and are no targets; validation and test keep their whole trees.
+Whole trees and the labels of their roots alone do not teach how a sum comes about: sums modulo 10
+stay at chance. Lists of digits teach it in minutes, and a list with one operator inside is the
+next step. Copies of the training expressions, each collapsed at random, hold every step from such
+lists to whole trees. Values of subtrees shorten training inputs and are no targets; validation and
+test keep their whole trees.
 """
 
 from __future__ import annotations
@@ -11,78 +12,121 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Bools, Bytes, Ints
 from longlens.tasks.data import Rows, Split
 from longlens.tasks.errors import DataError
 from longlens.tasks.listops import CLOSE, DIGIT, OPERATOR, reduce_arguments
+from longlens.tasks.order import generator
 
-BLOCK = 2_000  # examples at a time: some two million tokens
-Tokens = npt.NDArray[np.uint8]
+BLOCK = 1_000  # examples at a time: about a million tokens
 
 
-def collapse_split(split: Split, depth: int) -> Split:
-    """The same examples, every operator deeper than ``depth`` replaced by its value.
+def collapsed_copies(split: Split, copies: int, seed: int = 0) -> Split:
+    """Every example ``copies`` times, each time with other operators replaced by their values.
+
+    A copy draws a probability, uniform in 0 … 1, and replaces each of its operators but the root
+    with it: copies range from lists of digits to whole trees. What is known of an example beside
+    its label (``depth``, ``decided``) stays that of the whole tree.
 
     Args:
         split: of ListOps.
-        depth: that is kept; 1 leaves the root operator and a list of digits.
+        copies: how many.
+        seed: of what is drawn.
 
     >>> import tempfile, longlens.tasks as tasks
     >>> sizes = dict(train=5, validation=1, test=1, min_length=20, max_length=60)
     >>> split = tasks.load("listops", root=tempfile.mkdtemp(), **sizes)["train"]
-    >>> flat = collapse_split(split, 1)
-    >>> len(flat), flat.spec.max_length <= 12, (flat.targets == split.targets).all().item()
-    (5, True, True)
+    >>> short = collapsed_copies(split, 2)
+    >>> len(short), bool((short.lengths <= np.tile(split.lengths, 2)).all())
+    (10, True)
     """
     if split.spec.encoding != "listops":
         raise DataError("only expressions of listops can be collapsed")
-    if depth < 1:
-        raise DataError(f"depth must be 1 or more, got {depth}")
-    tokens, lengths = [], []
-    for start in range(0, len(split), BLOCK):
-        stop = min(start + BLOCK, len(split))
-        block = split.arrays["flat"].slice(int(split.starts[start]), int(split.starts[stop]))
-        kept, collapsed = collapse(np.asarray(block), depth)
-        tokens.append(collapsed)
-        ends = split.starts[start + 1 : stop + 1] - split.starts[start]
-        lengths.append(np.diff(np.cumsum(kept)[ends - 1], prepend=0))
-    arrays = {
-        **split.arrays,
-        "flat": Rows([np.concatenate(tokens)]),
-        "lengths": Rows([np.concatenate(lengths).astype(np.int32)]),
+    if copies < 1:
+        raise DataError(f"copies must be 1 or more, got {copies}")
+    tokens: list[list[Bytes]] = [[] for _ in range(copies)]
+    lengths: list[list[Ints]] = [[] for _ in range(copies)]
+    for block, start in enumerate(range(0, len(split), BLOCK)):
+        count = min(BLOCK, len(split) - start)
+        first, last = split.starts[start], split.starts[start + count]
+        flat = np.asarray(split.arrays["flat"].slice(int(first), int(last)))
+        example = np.repeat(np.arange(count), split.lengths[start : start + count])
+        operators, ends, values = evaluate(flat)
+        root = np.isin(operators, split.starts[start : start + count] - first)
+        for copy in range(copies):
+            rng = generator(seed, block, copy)
+            share = rng.random(count)[example[operators]]
+            replaced = (rng.random(len(operators)) < share) & ~root
+            kept, collapsed = collapse(flat, operators[replaced], ends[replaced], values[replaced])
+            tokens[copy].append(collapsed)
+            lengths[copy].append(np.bincount(example[kept], minlength=count))
+    arrays: dict[str, Array] = {
+        name: np.concatenate([rows.whole()] * copies)
+        for name, rows in split.arrays.items()
+        if name not in ("flat", "lengths")
     }
-    spec = replace(split.spec, max_length=int(max(part.max() for part in lengths)))
-    return Split(split.name, spec, arrays, None)
+    arrays["flat"] = np.concatenate([part for parts in tokens for part in parts])
+    arrays["lengths"] = np.concatenate([part for parts in lengths for part in parts]).astype("i4")
+    spec = replace(split.spec, max_length=int(arrays["lengths"].max()))
+    return Split(split.name, spec, {name: Rows([array]) for name, array in arrays.items()}, None)
 
 
-def collapse(tokens: Tokens, depth: int) -> tuple[npt.NDArray[np.bool_], Tokens]:
-    """Collapse expressions that stand one after another.
+def evaluate(tokens: Bytes) -> tuple[Ints, Ints, Bytes]:
+    """First and last tokens of all operators (m,), (m,) and their values (m,), outer ones first.
 
     Args:
-        tokens: (n,) of whole expressions.
-        depth: that is kept.
-
-    Returns:
-        Which tokens stay (n,), and what they are now; a collapsed operator's first token stays.
+        tokens: (n,) of whole expressions, one after another.
 
     >>> nested = np.array([12, 3, 11, 5, 8, 15, 1, 15], np.uint8)  # [MAX 2 [MIN 4 7 ] 0 ]
-    >>> collapse(nested, 1)[1].tolist()  # [MAX 2 4 0 ]
-    [12, 3, 5, 1, 15]
+    >>> [array.tolist() for array in evaluate(nested)]
+    [[0, 2], [7, 5], [4, 4]]
     """
     opens = (tokens >= OPERATOR) & (tokens < CLOSE)
     closes = tokens == CLOSE
-    after = np.cumsum(opens.astype(np.int32) - closes)
-    level = np.where(closes, after + 1, after)  # of operators, and around digits
+    depth = np.cumsum(opens.astype(np.int8) - closes, dtype=np.int8)  # after each token
+    level = depth - opens  # of whose arguments a token is one; 0: a root
     value = tokens - np.uint8(DIGIT)  # of digits; of operators at their first token, from below
-    for current in range(int(level.max()), depth, -1):
-        starts = np.flatnonzero(opens & (level == current))
-        inside = ~opens & ~closes & (level == current)
-        arguments = np.flatnonzero(inside | (opens & (level == current + 1)))
+    nodes = np.flatnonzero(~closes)
+    nodes = nodes[np.argsort(level[nodes], kind="stable")]
+    borders = np.searchsorted(level[nodes], np.arange(int(level.max()) + 2))
+    for current in range(int(level.max()), 0, -1):
+        arguments = nodes[borders[current] : borders[current + 1]]
+        above = nodes[borders[current - 1] : borders[current]]
+        starts = above[opens[above]]
         counts = np.diff(np.searchsorted(arguments, np.append(starts, len(tokens))))
         given = value[arguments][None]
-        operator = tokens[starts].astype(np.int64) - OPERATOR
-        value[starts] = reduce_arguments(operator, counts, given, given)[0][0]
-    replaced = opens & (level == depth + 1)
-    kept = (level <= depth) | replaced
-    return kept, np.where(replaced, value + np.uint8(DIGIT), tokens)[kept]
+        kind = tokens[starts].astype(np.int64) - OPERATOR
+        value[starts] = reduce_arguments(kind, counts, given, given)[0][0]
+    operators = nodes[opens[nodes]]
+    ends = np.flatnonzero(closes)  # those of one level follow each other as their operators do
+    ends = ends[np.argsort(depth[ends], kind="stable")]
+    return operators, ends, value[operators]
+
+
+def collapse(tokens: Bytes, operators: Ints, ends: Ints, values: Bytes) -> tuple[Bools, Bytes]:
+    """Replace operators by their values.
+
+    Args:
+        tokens: (n,) of whole expressions, one after another.
+        operators: (m,) first tokens of those to replace; they may hold each other.
+        ends: (m,) their last tokens.
+        values: (m,) their values.
+
+    Returns:
+        Which tokens stay (n,), and what they are now: an operator's first token stays.
+
+    >>> nested = np.array([12, 3, 11, 5, 8, 15, 1, 15], np.uint8)  # [MAX 2 [MIN 4 7 ] 0 ]
+    >>> inner = evaluate(nested)
+    >>> collapse(nested, *(array[1:] for array in inner))[1].tolist()  # [MAX 2 4 0 ]
+    [12, 3, 5, 1, 15]
+    """
+    steps = np.zeros(len(tokens) + 1, np.int8)
+    steps[operators] += 1
+    np.subtract.at(steps, ends + 1, 1)
+    within = np.cumsum(steps[:-1], dtype=np.int8)  # how many of them a token lies in
+    changed = tokens.copy()
+    changed[operators] = values + np.uint8(DIGIT)
+    kept = within == 0
+    kept[operators] = within[operators] == 1
+    return kept, changed[kept]

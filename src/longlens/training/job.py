@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -32,10 +31,6 @@ class Job:
     """Parts of the model that FSDP gathers one after the other."""
     data: str = ""
     """Identity of the data."""
-    stages: Sequence[Batches] = ()
-    """What a run trains on first, one after the other, before it comes to ``train``."""
-    stage_steps: int = 0
-    """Steps of each of them."""
 
     @property
     def epoch_steps(self) -> int:
@@ -44,17 +39,10 @@ class Job:
 
     def batches(self, position: int) -> Iterator[Batch]:
         """Training batches without end, from the one that a run takes at its step ``position``."""
-        for stage in self.stages:
-            yield from islice(_without_end(stage, position), max(0, self.stage_steps - position))
-            position = max(0, position - self.stage_steps)
-        yield from _without_end(self.train, position)
-
-
-def _without_end(batches: Batches, position: int) -> Iterator[Batch]:
-    epoch, start = divmod(position, max(1, len(batches)))
-    while True:
-        yield from batches.epoch(epoch, start)
-        epoch, start = epoch + 1, 0
+        epoch, start = divmod(position, self.epoch_steps)
+        while True:
+            yield from self.train.epoch(epoch, start)
+            epoch, start = epoch + 1, 0
 
 
 @dataclass

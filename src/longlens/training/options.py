@@ -37,7 +37,7 @@ CHOICES = {
 LEAST = {
     **dict.fromkeys(("steps", "batch_size", "log_every", "buckets", "multiple", "depth", "dim"), 1),
     **dict.fromkeys(("evaluate_every", "evaluate_batch", "limit", "length", "keep_checkpoints"), 1),
-    **dict.fromkeys(("pretrain_steps", "plateau_patience", "collapse_steps"), 1),
+    **dict.fromkeys(("pretrain_steps", "plateau_patience"), 1),
     **dict.fromkeys(("lr", "warmup", "weight_decay", "clip", "seed", "patience", "final_lr"), 0),
     **dict.fromkeys(("denoise_weight", "checkpoint_seconds", "collapse"), 0),
 }
@@ -49,6 +49,7 @@ PLACEMENT = frozenset(
         "runs", "name", "resume", "root", "device", "parallel", "resident", "nonfinite",
         "checkpoint_seconds", "keep_checkpoints", "small_checkpoints", "progress", "log",
         "tensorboard",  # of earlier records; now log
+        "collapse_steps",  # of earlier records; there are no stages any more
     }
 )  # fmt: skip
 
@@ -94,10 +95,8 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     """Train on easier sets as well (pathfinder, pathx: easy and intermediate images; listops:
     shorter expressions); validation and test stay the task's own."""
     collapse: int = 0
-    """ListOps: train first on expressions whose operators deeper than 1, 2, … this many levels are
-    replaced by their values, then on whole ones; validation and test stay whole."""
-    collapse_steps: int = 2000
-    """Steps at each of these depths."""
+    """ListOps: train on this many more copies of every expression, in which operators chosen at
+    random are replaced by their values; an epoch has them all. Validation and test stay whole."""
     mask_rate: float = 0.3
     """Share of the tokens that denoise and masked pretraining hide."""
     pretrain_kind: str = "masked"
