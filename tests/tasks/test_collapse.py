@@ -1,5 +1,7 @@
 """Collapsed copies: the same values, every step from flat lists to whole trees, drawn by a seed."""
 
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
@@ -67,6 +69,12 @@ def test_copies_have_their_labels_and_range_from_lists_to_whole_trees(split):
     assert copies.spec.max_length == max(len(copy.inputs[0]) for copy in copies)
 
 
+def test_every_operator_but_the_root_can_go(split):
+    for example in collapsed_copies(split, share=1.0):
+        assert operators(example.inputs[0]) == 1
+        assert listops_value(example.inputs[0])[0] == example.target
+
+
 def test_copies_depend_on_the_seed_alone(split):
     first, again, other = (collapsed_copies(split, 1, seed).lengths for seed in (4, 4, 5))
     assert (first == again).all() and (first != other).any()
@@ -82,15 +90,22 @@ def test_only_expressions_are_collapsed(tmp_path, split):
         collapsed_copies(split, 0)
 
 
-def test_a_run_trains_on_copies_and_is_judged_on_whole_trees(task):
-    options = TrainOptions(task_options=SIZES, collapse=COPIES, dim=8, depth=1, batch_size=50)
+def test_a_run_trains_on_lists_then_on_copies_and_is_judged_on_whole_trees(task):
+    options = TrainOptions(
+        task_options=SIZES, collapse=COPIES, collapse_steps=9, dim=8, depth=1, batch_size=50
+    )
     ranks = Ranks(torch.device("cpu"))
     model = make_model(options, task.spec, "supervised", ranks.device)
     job = make_job(options, task, model, ranks)
     assert job.epoch_steps == (1 + COPIES) * 300 // 50
     assert (job.validation.lengths == task["validation"].lengths).all()
+    batches = list(islice(job.batches(0), 40))
+    most = [max(operators(row.numpy()) for row in batch.inputs) for batch in batches]
+    assert most[:9] == [1] * 9 and max(most[9:]) > 10
+    for position in (0, 3, 7, 9, 20):  # a run that was stopped goes on with the same batches
+        assert (next(job.batches(position)).inputs == batches[position].inputs).all()
     whole = make_job(options, task, model, ranks, kind="masked")
-    assert whole.epoch_steps == 300 // 50
+    assert whole.epoch_steps == 300 // 50 and whole.first is None
 
 
 def test_what_cannot_be_collapsed_is_refused():

@@ -233,8 +233,10 @@ def make_job(
         device=ranks.device,
         resident="auto" if options.resident is None else options.resident,
     )
-    split = training_split(options, task)
+    split, first = training_split(options, task), None
     if options.collapse and kind == "supervised":
+        flat = collapsed_copies(split, share=1.0)
+        first = Batches(flat, options.batch_size, drop_last=True, **common)
         split = join_splits([split, collapsed_copies(split, options.collapse, options.seed)])
     train = Batches(split, options.batch_size, drop_last=True, limit=options.limit, **common)
     if len(train) == 0:
@@ -258,6 +260,8 @@ def make_job(
         optim_hints=optim_hints(model),
         units=list(model.backbone.blocks),
         data=task.identity,
+        first=first,
+        first_steps=options.collapse_steps,
     )
 
 

@@ -1,10 +1,10 @@
 """ListOps with subtrees replaced by their values: shorter expressions that have the same value.
 
-Whole trees and the labels of their roots alone do not teach how a sum comes about: sums modulo 10
+Whole trees and the labels of their roots alone hardly teach how a sum comes about: sums modulo 10
 stay at chance. Lists of digits teach it in minutes, and a list with one operator inside is the
 next step. Copies of the training expressions, each collapsed at random, hold every step from such
-lists to whole trees. Values of subtrees shorten training inputs and are no targets; validation and
-test keep their whole trees.
+lists to whole trees, and keep lists from being forgotten over deeper ones. Values of subtrees
+shorten training inputs and are no targets; validation and test keep their whole trees.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from longlens.tasks.order import generator
 BLOCK = 1_000  # examples at a time: about a million tokens
 
 
-def collapsed_copies(split: Split, copies: int, seed: int = 0) -> Split:
+def collapsed_copies(
+    split: Split, copies: int = 1, seed: int = 0, share: float | None = None
+) -> Split:
     """Every example ``copies`` times, each time with other operators replaced by their values.
 
-    A copy draws a probability, uniform in 0 … 1, and replaces each of its operators but the root
-    with it: copies range from lists of digits to whole trees. What is known of an example beside
+    A copy replaces each of its operators but the root with a probability that it draws, uniform in
+    0 … 1: copies range from lists of digits to whole trees. What is known of an example beside
     its label (``depth``, ``decided``) stays that of the whole tree.
 
     Args:
         split: of ListOps.
         copies: how many.
         seed: of what is drawn.
+        share: the probability, for all; 1 leaves the root and a list of digits.
 
     >>> import tempfile, longlens.tasks as tasks
     >>> sizes = dict(train=5, validation=1, test=1, min_length=20, max_length=60)
@@ -56,8 +59,8 @@ def collapsed_copies(split: Split, copies: int, seed: int = 0) -> Split:
         root = np.isin(operators, split.starts[start : start + count] - first)
         for copy in range(copies):
             rng = generator(seed, block, copy)
-            share = rng.random(count)[example[operators]]
-            replaced = (rng.random(len(operators)) < share) & ~root
+            shares = rng.random(count) if share is None else np.full(count, share)
+            replaced = (rng.random(len(operators)) < shares[example[operators]]) & ~root
             kept, collapsed = collapse(flat, operators[replaced], ends[replaced], values[replaced])
             tokens[copy].append(collapsed)
             lengths[copy].append(np.bincount(example[kept], minlength=count))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from torch import nn
@@ -31,6 +32,10 @@ class Job:
     """Parts of the model that FSDP gathers one after the other."""
     data: str = ""
     """Identity of the data."""
+    first: Batches | None = None
+    """What a run trains on before it comes to ``train``."""
+    first_steps: int = 0
+    """For how many steps."""
 
     @property
     def epoch_steps(self) -> int:
@@ -39,10 +44,18 @@ class Job:
 
     def batches(self, position: int) -> Iterator[Batch]:
         """Training batches without end, from the one that a run takes at its step ``position``."""
-        epoch, start = divmod(position, self.epoch_steps)
-        while True:
-            yield from self.train.epoch(epoch, start)
-            epoch, start = epoch + 1, 0
+        if self.first is not None:
+            left = max(0, self.first_steps - position)
+            yield from islice(_without_end(self.first, position), left)
+            position = max(0, position - self.first_steps)
+        yield from _without_end(self.train, position)
+
+
+def _without_end(batches: Batches, position: int) -> Iterator[Batch]:
+    epoch, start = divmod(position, max(1, len(batches)))
+    while True:
+        yield from batches.epoch(epoch, start)
+        epoch, start = epoch + 1, 0
 
 
 @dataclass

@@ -39,7 +39,8 @@ LEAST = {
     **dict.fromkeys(("evaluate_every", "evaluate_batch", "limit", "length", "keep_checkpoints"), 1),
     **dict.fromkeys(("pretrain_steps", "plateau_patience"), 1),
     **dict.fromkeys(("lr", "warmup", "weight_decay", "clip", "seed", "patience", "final_lr"), 0),
-    **dict.fromkeys(("denoise_weight", "checkpoint_seconds", "collapse"), 0),
+    **dict.fromkeys(("denoise_weight", "checkpoint_seconds"), 0),
+    **dict.fromkeys(("collapse", "collapse_steps"), 0),
 }
 
 # Options that say where and how a run is watched and kept. All others decide what it computes:
@@ -49,7 +50,6 @@ PLACEMENT = frozenset(
         "runs", "name", "resume", "root", "device", "parallel", "resident", "nonfinite",
         "checkpoint_seconds", "keep_checkpoints", "small_checkpoints", "progress", "log",
         "tensorboard",  # of earlier records; now log
-        "collapse_steps",  # of earlier records; there are no stages any more
     }
 )  # fmt: skip
 
@@ -97,6 +97,8 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     collapse: int = 0
     """ListOps: train on this many more copies of every expression, in which operators chosen at
     random are replaced by their values; an epoch has them all. Validation and test stay whole."""
+    collapse_steps: int = 2000
+    """Steps before that, on lists of digits: every operator but the root replaced."""
     mask_rate: float = 0.3
     """Share of the tokens that denoise and masked pretraining hide."""
     pretrain_kind: str = "masked"
