@@ -95,14 +95,15 @@ def _first_key(
     begin, block, L, before, GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Where a block of queries starts, a multiple of BN; GROUP 0: at the first key."""
-    if GROUP == 0:
-        return 0
-    COUNT: tl.constexpr = BM // GROUP if BM > GROUP else 1
-    groups = tl.cdiv(L, GROUP)
-    at = block * BM // GROUP + tl.arange(0, COUNT)
-    begin += tl.program_id(1).to(tl.int64) * groups
-    found = tl.min(tl.load(begin + at, mask=at < groups, other=2**30 // GROUP), 0)
-    return tl.minimum(found * GROUP // BN * BN, before)
+    start = before * 0
+    if GROUP > 0:
+        COUNT: tl.constexpr = BM // GROUP if BM > GROUP else 1
+        groups = tl.cdiv(L, GROUP)
+        at = block * BM // GROUP + tl.arange(0, COUNT)
+        begin += tl.program_id(1).to(tl.int64) * groups
+        found = tl.min(tl.load(begin + at, mask=at < groups, other=2**30 // GROUP), 0)
+        start = tl.minimum(found * GROUP // BN * BN, before)
+    return tl.multiple_of(start, BN)
 
 
 @triton.jit(do_not_specialize=COUNTS)
