@@ -67,7 +67,8 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str] | None]] = {
 # Shown in a picture of a step; optimizer and copies take a hundredth of it.
 PARTS = ("attention_ms", "matrix_ms", "norm_ms", "pointwise_ms", "other_ms")
 SHORT = {  # the columns that matter
-    "ops": ("implementation", "forward_backward_ms", "ratio_to_plain", "peak_mib", "error"),
+    "ops": ("implementation", "forward_backward_ms", "ratio_to_plain", "graph_ms", "graph_ratio",
+            "peak_mib", "error"),
     "step": ("step_ms", "padded_tokens_per_s", "share_of_peak", "first_step_s", "attention_ms",
              "matrix_ms", "norm_ms", "pointwise_ms"),
 }  # fmt: skip
@@ -125,7 +126,7 @@ def labels(bench: Bench) -> list[str]:
         shared[row["shape"]] = shared.get(row["shape"], _options(row)) & _options(row)
     return [
         " ".join(
-            [row["shape"], *[row["dtype"]] * several, *sorted(_options(row) - shared[row["shape"]])]
+            [row["shape"], *[row.get("dtype", "")] * several, *sorted(_options(row) - shared[row["shape"]])]
         )
         for row in bench.rows
     ]

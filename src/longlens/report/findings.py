@@ -35,7 +35,7 @@ QUESTIONS = (
     Question("rotary", "What is left of it with rotary positions?", las.with_rotary,
              "longlens run minutes --only '*rotary, Muon 1e-3' --seeds 3"),
     Question("pretraining", "And with pretraining?", las.with_pretraining,
-             "longlens run lasplus --only LaS+ --only 'without LaS' --only Text --seeds 3"),
+             "longlens run lasplus --only '*in minutes*' --only Text --seeds 3"),
     Question("semantics", "Which choices give the paper's numbers?", las.semantics,
              "longlens run readings --seeds 3"),
     Question("cannot", "What can it not do?", las.cannot, "longlens run table7 --seeds 5"),

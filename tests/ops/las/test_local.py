@@ -339,7 +339,7 @@ def test_error_budget_on_a_gpu(impl, dtype, rate):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("width", "route"), [(64, "triton/kernel"), (128, "sdpa/sliding")])
+@pytest.mark.parametrize(("width", "route"), [(128, "triton/kernel"), (256, "sdpa/sliding")])
 def test_one_call_on_a_gpu(width, route):
     q = torch.randn(2, 16, 1024, width, device="cuda").bfloat16()
     plan = explain(q, q, q, alpha=decay_rates(16, device="cuda"), window=5, local=256)
