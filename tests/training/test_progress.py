@@ -140,6 +140,10 @@ def test_the_selected_evaluation_is_not_done_twice(run_options, monkeypatch):
     assert len(seen) == 3  # at 8 and 16, and test
     best = next(m for m in seen if m["accuracy"] == record.value("validation"))
     assert record.metrics["validation"] == best and "accuracy_by_operator" in best
+    lines = [line for line in read_curves(record.folder) if line["split"] == "validation"]
+    assert [line["accuracy_by_operator"] for line in lines] == [
+        metrics["accuracy_by_operator"] for metrics in seen[:2]
+    ]
 
 
 def interrupt_once(monkeypatch, where, at):

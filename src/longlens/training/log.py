@@ -13,9 +13,10 @@ from longlens.training.mirror import Mirror
 from longlens.untrusted import check_shape, parse_json
 
 CURVES, CHECKPOINTS = "curves.jsonl", "checkpoints"  # in a run's folder
+GROUPS = {"*": {"*": (int, float, None)}}  # accuracy_by_operator: {"3": {"accuracy": 0.1, …}}
 CURVE_LINE = {
     "step": int, "split": str, "loss?": (int, float), "epoch?": (int, float),
-    "seconds?": (int, float), "*": (int, float, str, None),
+    "seconds?": (int, float), "*": (int, float, str, None, GROUPS),
 }  # fmt: skip
 
 

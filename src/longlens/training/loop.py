@@ -317,8 +317,7 @@ class Trainer:
         self.schedule.evaluated(improved)
         state.reductions, state.waited = self.schedule.reductions, self.schedule.waited
         state.evaluated = state.step
-        plain = {name: value for name, value in metrics.items() if isinstance(value, float)}
-        line = self._line("validation") | plain
+        line = self._line("validation") | metrics
         self._write(line)
         self.display.evaluated(line)
 
