@@ -126,7 +126,11 @@ def labels(bench: Bench) -> list[str]:
         shared[row["shape"]] = shared.get(row["shape"], _options(row)) & _options(row)
     return [
         " ".join(
-            [row["shape"], *[row.get("dtype", "")] * several, *sorted(_options(row) - shared[row["shape"]])]
+            [
+                row["shape"],
+                *[row.get("dtype", "")] * several,
+                *sorted(_options(row) - shared[row["shape"]]),
+            ]
         )
         for row in bench.rows
     ]
