@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from longlens import decay_rates, las_attention
-from longlens.ops.family import decay_attention, decay_weights, explain_decay, smoothing_taps
+from longlens.ops.family import (
+    biased,
+    decay_attention,
+    decay_weights,
+    explain_decay,
+    smoothing_taps,
+)
 from longlens.ops.family.call import DecayCall, check
 from longlens.ops.family.reference import reference
 
@@ -22,6 +28,7 @@ BOTH = ("alpha", "slopes", "power", "sink", "taps")
 NAMES = {  # the functions that are steps of a route
     "las": {*STEPS, "filter_values"},
     "folded": {"filter_values", "scaled", "columns", "biased_attention"},
+    "tiles": {"filter_values", "biased_attention"},
     "merged": {"filter_values", "merged_attention"},
     "rows": {"reference"},
 }
@@ -136,7 +143,9 @@ def test_any_call(case):
         (("slopes", "taps"), dict(), "folded"),
         (("log_gate",), dict(), "folded"),
         (("log_gate", "log_forget", "alpha"), dict(), "folded"),
-        (("log_forget",), dict(rate=3000.0), "merged"),
+        (("log_forget",), dict(rate=3000.0), "tiles"),
+        (("slopes", "taps"), dict(rate=3000.0), "tiles"),
+        (("log_forget",), dict(rate=3000.0, masked=True), "merged"),
         (("log_gate",), dict(rate=40.0), "merged"),
         (("log_gate", "slopes", "sink"), dict(rate=40.0), "merged"),
         (("slopes",), dict(is_causal=False), "merged"),
@@ -173,6 +182,33 @@ def test_numbers_per_key_beyond_one_tile(part, length):
     expected = run(case, "reference")
     for name, found in run(case, "sdpa").items():
         assert error(found, expected[name]) < BOUND, name
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 1.0, 20.0, -0.5])  # steep: no weight but near the query
+@pytest.mark.parametrize("scale", [0.5, 30.0])  # large scores: weights relative to the largest one
+def test_a_forward_pass_in_tiles(rate, scale, monkeypatch):
+    monkeypatch.setattr(biased, "ADD_RANGE", {torch.float64: -1.0})
+    case = Case(3, 2, 1, 600, 600, 4, 4, ("slopes",), rate, False, 1, options=dict(scale=scale))
+    expected = run(case, "reference")
+    for name, found in run(case, "sdpa").items():
+        assert error(found, expected[name]) < BOUND, name
+
+
+def test_tiles_that_vanish_are_left_out(monkeypatch):
+    counted = []
+    bmm = torch.bmm
+    monkeypatch.setattr(torch, "bmm", lambda *a, **k: counted.append(1) or bmm(*a, **k))
+    q = torch.randn(1, 2, 2048, 8)
+    for slope in (1.0, 1e-4):
+        decay_attention(q, q, q, slopes=torch.full((2,), slope), impl="sdpa")
+        counted.append(0)
+    assert sum(counted[: counted.index(0)]) == 7  # the blocks beside the diagonal, of 28 below it
+
+
+def test_a_nan_is_not_left_out():
+    q = torch.randn(1, 1, 600, 4)
+    q[..., 0, 0] = float("nan")
+    assert decay_attention(q, q, q, slopes=torch.ones(1)).isnan().all()
 
 
 def test_numbers_per_key_in_any_layout():
@@ -247,15 +283,17 @@ def test_the_definition_one_query_at_a_time():
     "parts", [("log_gate",), ("log_forget", "taps"), ("slopes", "sink"), ("alpha", "taps")]
 )
 @pytest.mark.parametrize("rate", [0.01, 40.0])
-def test_the_future_changes_no_bit(parts, rate):
-    case = Case(1, 2, 1, 90, 90, 8, 8, parts, rate, False, 3, options=dict(smoothing="causal"))
+@pytest.mark.parametrize("length", [90, 600])
+def test_the_future_changes_no_bit(parts, rate, length):
+    n = length
+    case = Case(1, 2, 1, n, n, 8, 8, parts, rate, False, 3, options=dict(smoothing="causal"))
     tensors, _, _ = case.tensors(torch.float32)
     before = decay_attention(**tensors)
     for name in ("query", "key", "value"):
         tensors[name] = tensors[name].clone()
-        tensors[name][:, :, 45:] = 1e3 * torch.randn(1, 2, 45, 8)
+        tensors[name][:, :, n // 2 :] = 1e3 * torch.randn(1, 2, n // 2, 8)
     after = decay_attention(**tensors)
-    assert torch.equal(before[:, :, :45], after[:, :, :45])
+    assert torch.equal(before[:, :, : n // 2], after[:, :, : n // 2])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,80 +1,60 @@
-"""Causal attention with a number per key added to its scores, on a CPU."""
+"""Causal attention with a number per key added to its scores, on a CPU.
+
+PyTorch's operator takes such numbers as a bias, without a gradient and in its own precision: a
+large range of them costs digits. So the backward pass, and for large ranges the forward pass, goes
+through tiles of keys by queries. What is added in a tile is taken relative to it, so that it is
+small where weights are not, and tiles whose weights all vanish are left out.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
+from longlens.ops.family.fold import ADD_RANGE
 from longlens.ops.las.flash import flash_forward
 
 BLOCK = 256  # queries and keys of a tile
 TILE = 4 * BLOCK**2  # numbers of a tile for each thread, of several heads; more leave its cache
+BASE = 1 / math.log(2)  # exp2 takes PyTorch a third of exp's time, and less where it underflows
+VANISHED = {torch.float32: -200.0, torch.float64: -1200.0}  # powers of 2 whose sums are 0, too
+
+Tile = tuple[slice, slice, slice, Tensor, Tensor]
 
 
 class _Biased(torch.autograd.Function):
-    """The forward pass takes the numbers as the operator's bias, which costs nothing.
-
-    The operator has no gradient of a bias. A column of the keys has one but widens all products,
-    so the backward pass is our own.
-    """
+    """q, k, v (B, H, n, D) and bias (B, H, n), float64 -> (B, H, n, D)."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-        row = bias.to(q.dtype)[:, :, None, :].expand(*q.shape[:2], q.shape[2], k.shape[2])
-        out, lse = flash_forward(q, k, v, True, row, scale)
+        if bool((bias.amax(2) - bias.amin(2)).amax() <= ADD_RANGE[q.dtype]):
+            row = bias.to(q.dtype)[:, :, None, :].expand(*q.shape[:3], q.shape[2])
+            out, lse = flash_forward(q, k, v, True, row, scale)
+            level = lse.double()
+        else:
+            rows = [t.flatten(0, 1).contiguous() for t in (q, k, v, bias)]
+            out, level = (t.unflatten(0, q.shape[:2]) for t in _forward(rows, scale))
         ctx.scale = scale
-        ctx.save_for_backward(q, k, v, bias, out, lse)
+        ctx.save_for_backward(q, k, v, bias, level, out)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, out, lse = ctx.saved_tensors
-        rows = [t.flatten(0, 1).contiguous() for t in (q, k, v, grad)]
-        delta = (grad * out).sum(-1)
-        numbers = [t.expand_as(lse).flatten(0, 1).to(q.dtype) for t in (bias, lse, delta)]
-        found, d_bias = _gradients(rows, numbers, ctx.scale)
-        d_bias = d_bias.view(lse.shape).sum_to_size(bias.shape).to(bias.dtype)
-        return *(g.view(q.shape) for g in found), d_bias, None
-
-
-def _gradients(
-    rows: list[Tensor], numbers: list[Tensor], scale: float
-) -> tuple[list[Tensor], Tensor]:
-    """Gradients of q, k, v (N, n, D) and of the bias (N, n), tile by tile.
-
-    Tiles are of keys by queries, so that one product in five reads one across. What is added to
-    rows and columns of a tile comes by further columns of its factors, which a product hardly
-    notices. PyTorch's exp2 takes a third of the time of its exp, and far less where it underflows.
-
-    Args:
-        rows: q, k, v and the gradient of the output, (N, n, D).
-        numbers: the bias, the log-sum-exp, and the products of output and gradient, (N, n).
-        scale: of the scores.
-    """
-    (q, k, v, grad), (bias, lse, delta) = rows, numbers
-    base = 1 / math.log(2)
-    one = torch.ones_like(lse)
-    keys = torch.cat([k, torch.stack([one, bias * base], -1)], -1)
-    queries = torch.cat([q * (scale * base), torch.stack([lse * -base, one], -1)], -1).mT
-    values, grads = torch.cat([v, one[..., None]], -1), torch.cat([grad, -delta[..., None]], -1).mT
-    dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
-    d_bias = torch.zeros_like(bias, dtype=torch.float64)
-    n = q.shape[1]
-    heads = max(1, torch.get_num_threads() * TILE // min(n, BLOCK) ** 2)
-    space = q.new_empty(2, heads * min(n, BLOCK) ** 2)
-    blocks = [slice(first, min(n, first + BLOCK)) for first in range(0, n, BLOCK)]
-    pairs = [(key, query) for number, key in enumerate(blocks) for query in blocks[number:]]
-    for first in range(0, len(q), heads):
-        h = slice(first, min(len(q), first + heads))
-        for key, query in pairs:
-            shape = [part.stop - part.start for part in (h, key, query)]
-            weight, d_score = (t[: math.prod(shape)].view(shape) for t in space)
-            torch.bmm(keys[h, key], queries[h, :, query], out=weight).exp2_()
+        shape, scale = grad.shape, ctx.scale
+        rows = [t.flatten(0, 1).contiguous() for t in (*ctx.saved_tensors, grad)]
+        q, k, v, bias, level, out, grad = rows
+        values = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+        grads = torch.cat([grad, -(grad * out).sum(-1, keepdim=True)], -1).mT
+        dq, dk, dv, d_bias = (torch.zeros_like(t) for t in (q, k, v, bias))
+        for h, key, query, weight, d_score in _exponents(q, k, bias, level, scale):
+            weight.exp2_()
             if key == query:
                 weight.triu_()
             dv[h, key].baddbmm_(weight, grad[h, query])
@@ -82,10 +62,75 @@ def _gradients(
             dk[h, key].baddbmm_(d_score, q[h, query], alpha=scale)
             dq[h, query].baddbmm_(d_score.mT, k[h, key], alpha=scale)
             d_bias[h, key] += d_score.sum(2)
-    return [dq, dk, dv], d_bias
+            d_bias[h, query] -= d_score.sum(1)  # zero but for rounding, which cancels that above
+        return *(g.unflatten(0, shape[:2]) for g in (dq, dk, dv, d_bias)), None
+
+
+def _forward(rows: list[Tensor], scale: float) -> tuple[Tensor, Tensor]:
+    """Attention (N, n, D) of q, k, v and bias, and its log-sum-exp (N, n), float64."""
+    q, k, v, bias = rows
+    level = bias.cummax(1).values
+    out, total = torch.zeros_like(v), torch.zeros_like(q[..., 0])
+    top = torch.full_like(total, -math.inf)
+    for h, key, query, weight, _ in _exponents(q, k, bias, level, scale):
+        if key == query:
+            future = torch.ones_like(weight[0], dtype=torch.bool).tril(-1)
+            weight.masked_fill_(future, -math.inf)
+        found = torch.maximum(top[h, query], weight.amax(1))
+        fade = torch.exp2(top[h, query] - found)
+        weight.sub_(found[:, None]).exp2_()
+        top[h, query] = found
+        total[h, query] = total[h, query] * fade + weight.sum(1)
+        out[h, query].mul_(fade[..., None]).baddbmm_(weight.mT, v[h, key])
+    return out / total[..., None], level + (top.double() + total.double().log2()) / BASE
+
+
+def _exponents(q: Tensor, k: Tensor, bias: Tensor, level: Tensor, scale: float) -> Iterator[Tile]:
+    """Heads, keys, queries, log2(e)·(score + bias - level of the query), and space for as much.
+
+    Tiles are of keys by queries, so that few products of a backward pass read one across. What is
+    added to rows and columns comes by two more columns of the factors, which costs next to nothing.
+    Scores of keys behind their queries are there, too.
+    """
+    N, n, D = q.shape
+    size = min(n, BLOCK)
+    blocks = [slice(first, min(n, first + size)) for first in range(0, n, size)]
+    bias, level = bias * BASE, level * BASE
+    high = torch.stack([part.amax(1) for part in bias.split(size, 1)], 1)
+    low = torch.stack([part.amin(1) for part in bias.split(size, 1)], 1)
+    # A weight is at most 2^(score + bias) over the same of the query's own key.
+    score = scale * BASE * q.norm(dim=-1).amax(1).double() * k.norm(dim=-1).amax(1).double()
+    most = 2 * score[:, None, None] + high[..., None] - low[:, None]
+    vanished = most < VANISHED[q.dtype]  # (N, blocks of keys, blocks of queries); NaN counts
+    keys = F.pad(k, (0, 2), value=1.0)
+    queries = F.pad(q * (scale * BASE), (0, 2), value=1.0).mT.contiguous()
+    # In a tile on the diagonal differences may be small while what they are taken from is not.
+    coarse_key, coarse_query = bias.to(q.dtype), level.to(q.dtype)
+    fine_key, fine_query = bias - coarse_key, coarse_query - level
+    heads = min(N, max(1, torch.get_num_threads() * TILE // size**2))
+    space = q.new_empty(2, heads * size**2)
+    for h in (slice(first, min(N, first + heads)) for first in range(0, N, heads)):
+        left_out = vanished[h].all(0).tolist()
+        for j, key in enumerate(blocks):
+            for i, query in enumerate(blocks[j:], j):
+                if left_out[j][i]:
+                    continue
+                shape = [part.stop - part.start for part in (h, key, query)]
+                tile, other = (t[: math.prod(shape)].view(shape) for t in space)
+                if i == j:
+                    keys[h, key, D] = fine_key[h, key].to(q.dtype)
+                    queries[h, D + 1, key] = fine_query[h, key].to(q.dtype)
+                    torch.sub(coarse_key[h, key, None], coarse_query[h, None, key], out=tile)
+                    tile.baddbmm_(keys[h, key], queries[h, :, key])
+                    behind = slice(key.stop, n)
+                    keys[h, key, D] = (bias[h, key] - high[h, j, None]).to(q.dtype)
+                    queries[h, D + 1, behind] = (high[h, j, None] - level[h, behind]).to(q.dtype)
+                else:
+                    torch.bmm(keys[h, key], queries[h, :, query], out=tile)
+                yield h, key, query, tile, other
 
 
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """q, k, v (B, H, n, D), bias (B or 1, H or 1, n) -> (B, H, n, D)."""
-    out: Tensor = _Biased.apply(q, k, v, bias, scale)  # type: ignore[no-untyped-call]
+    """q, k, v (B, H, n, D), bias (B or 1, H or 1, n) in float64 -> (B, H, n, D)."""
+    out: Tensor = _Biased.apply(q, k, v, bias.expand(q.shape[:3]), scale)  # type: ignore[no-untyped-call]
     return out

@@ -149,6 +149,12 @@ def _no_folded(call: DecayCall, assumed: Assumed) -> str | None:
     return _no_fold(call) or _cut(call) or _many_calls(call, assumed)
 
 
+def _no_tiles(call: DecayCall, assumed: Assumed) -> str | None:
+    if call.query.is_cuda or call.multiplies or not call.adds or not may_read(call.query):
+        return "only for what is added alone, in eager code on a CPU"
+    return _no_fold(call) or _cut(call) or _many_calls(call, Assumed())
+
+
 def _no_narrow(call: DecayCall, assumed: Assumed) -> str | None:
     if call.adds or not beats_sdpa(call.query, call.value):
         return f"not a narrow head (up to {NARROW} columns) on a recent GPU"
@@ -178,6 +184,10 @@ ROUTES = (
     ),
     Route(
         "sdpa", "folded", _no_folded, "every decay in range: one attention call",
+        runs.run_folded, runs.folded_steps,
+    ),
+    Route(
+        "sdpa", "tiles", _no_tiles, "added decay out of range: tiles, each relative to itself",
         runs.run_folded, runs.folded_steps,
     ),
     Route(
