@@ -101,20 +101,23 @@ def _exponents(q: Tensor, k: Tensor, bias: Tensor, level: Tensor, scale: float) 
     # A weight is at most 2^(score + bias) over the same of the query's own key.
     score = scale * BASE * q.norm(dim=-1).amax(1).double() * k.norm(dim=-1).amax(1).double()
     most = 2 * score[:, None, None] + high[..., None] - low[:, None]
-    vanished = most < VANISHED[q.dtype]  # (N, blocks of keys, blocks of queries); NaN counts
+    counts = ~(most < VANISHED[q.dtype])  # (N, blocks of keys, blocks of queries); NaN does, too
     keys = F.pad(k, (0, 2), value=1.0)
     queries = F.pad(q * (scale * BASE), (0, 2), value=1.0).mT.contiguous()
     # In a tile on the diagonal differences may be small while what they are taken from is not.
     coarse_key, coarse_query = bias.to(q.dtype), level.to(q.dtype)
     fine_key, fine_query = bias - coarse_key, coarse_query - level
     heads = min(N, max(1, torch.get_num_threads() * TILE // size**2))
-    space = q.new_empty(2, heads * size**2)
-    for h in (slice(first, min(N, first + heads)) for first in range(0, N, heads)):
-        left_out = vanished[h].all(0).tolist()
+    space, start = q.new_empty(2, heads * size**2), 0
+    for group in counts.split(heads):
+        seen = group.any(0).tolist()
+        before, behind = (x.byte().argmax(0).tolist() for x in (group, group.flip(0)))
+        stop = start + len(group)
         for j, key in enumerate(blocks):
             for i, query in enumerate(blocks[j:], j):
-                if left_out[j][i]:
+                if not seen[j][i]:
                     continue
+                h = slice(start + before[j][i], stop - behind[j][i])  # on the diagonal all
                 shape = [part.stop - part.start for part in (h, key, query)]
                 tile, other = (t[: math.prod(shape)].view(shape) for t in space)
                 if i == j:
@@ -122,12 +125,13 @@ def _exponents(q: Tensor, k: Tensor, bias: Tensor, level: Tensor, scale: float) 
                     queries[h, D + 1, key] = fine_query[h, key].to(q.dtype)
                     torch.sub(coarse_key[h, key, None], coarse_query[h, None, key], out=tile)
                     tile.baddbmm_(keys[h, key], queries[h, :, key])
-                    behind = slice(key.stop, n)
+                    later = slice(key.stop, n)
                     keys[h, key, D] = (bias[h, key] - high[h, j, None]).to(q.dtype)
-                    queries[h, D + 1, behind] = (high[h, j, None] - level[h, behind]).to(q.dtype)
+                    queries[h, D + 1, later] = (high[h, j, None] - level[h, later]).to(q.dtype)
                 else:
                     torch.bmm(keys[h, key], queries[h, :, query], out=tile)
                 yield h, key, query, tile, other
+        start = stop
 
 
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
