@@ -108,8 +108,36 @@ def test_a_run_trains_on_lists_then_on_copies_and_is_judged_on_whole_trees(task)
     assert whole.epoch_steps == 300 // 50 and whole.first is None
 
 
+@pytest.mark.parametrize("protocol", ["values", "values+augment"])
+def test_values_are_targets_at_closing_brackets_and_no_inputs(task, protocol):
+    options = TrainOptions(
+        task_options=SIZES, protocol=protocol, collapse=1, dim=8, depth=1, batch_size=50
+    )
+    ranks = Ranks(torch.device("cpu"))
+    model = make_model(options, task.spec, "supervised", ranks.device)
+    job = make_job(options, task, model, ranks)
+    for position in (0, options.collapse_steps):  # lists, then copies and whole trees
+        batch = next(job.batches(position))
+        examples = job.prepare(batch, torch.Generator().manual_seed(0), training=True)
+        assert int(examples.inputs.max()) == CLOSE
+        assert (examples.hidden == (examples.inputs == CLOSE)).all()
+        for row, targets, label in zip(
+            examples.inputs.numpy(), examples.original.numpy(), examples.targets, strict=True
+        ):
+            tokens = row[row > 0].astype(np.uint8)
+            _, ends, values = evaluate(tokens)
+            assert (targets[ends] - CLOSE == values).all() and values[0] == label
+    batch = next(job.validation.epoch(0))
+    assert job.prepare(batch, torch.Generator(), training=False).hidden is None
+    assert int(batch.inputs.max()) == CLOSE
+
+
 def test_what_cannot_be_collapsed_is_refused():
     with pytest.raises(ValueError, match="collapse=1 is for listops, not for text"):
         build_on_meta(TrainOptions(task="text", collapse=1))
+    with pytest.raises(ValueError, match="text has no values of subtrees"):
+        build_on_meta(TrainOptions(task="text", protocol="values"))
+    with pytest.raises(ValueError, match="both a second loss"):
+        TrainOptions(protocol="denoise+values")
     with pytest.raises(ValueError, match=r"limit .* task_options.train"):
         build_on_meta(TrainOptions(collapse=1, limit=10))

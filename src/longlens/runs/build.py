@@ -17,15 +17,16 @@ from longlens.models.count import parameter_count
 from longlens.runs.ablate import check_ablation
 from longlens.tasks import Spec, Task, load
 from longlens.tasks.batches import Batches
-from longlens.tasks.collapse import collapsed_copies
+from longlens.tasks.collapse import collapsed_copies, marked_values
 from longlens.tasks.data import Split
 from longlens.tasks.identity import expected_spec
 from longlens.tasks.imported import imported_folder
+from longlens.tasks.listops import CLOSE
 from longlens.tasks.mix import easier_options, join_splits
 from longlens.tasks.registry import find_task
 from longlens.training import augment
 from longlens.training.distributed import Ranks
-from longlens.training.examples import Hide, Prepare, mask_tokens
+from longlens.training.examples import Hide, Prepare, mask_tokens, read_marks
 from longlens.training.job import Job
 from longlens.training.objective import Objective
 from longlens.training.options import TrainOptions
@@ -78,10 +79,12 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
         values |= {"head": "regression", "num_outputs": spec.target_dim, "pooling": "none"}
     if kind in HEADS:
         values["head"] = HEADS[kind]
-    elif "denoise" in options.protocols:
+    elif {"denoise", "values"} & set(options.protocols):
         values["second_head"] = True
     if spec.vocab_size is not None:
         values["vocab_size"] = spec.vocab_size + hides  # the last one stands for a hidden token
+    if "values" in options.protocols:
+        values["vocab_size"] = CLOSE + 10  # a closing bracket of each value
     if spec.encoding == "pixels":
         values["numbers"] = options.pixels == "numbers" or (options.pixels == "auto" and not hides)
         if values["numbers"] and hides:
@@ -114,6 +117,8 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
         )
     if options.collapse and options.task != "listops":
         raise ValueError(f"collapse={options.collapse} is for listops, not for {options.task}")
+    if "values" in options.protocols and options.task != "listops":
+        raise ValueError(f"protocol {options.protocol!r}: {options.task} has no values of subtrees")
     if options.collapse and options.limit is not None:
         raise ValueError("limit would cut collapsed copies off; use task_options.train")
     if options.mix_easier:
@@ -233,12 +238,16 @@ def make_job(
         device=ranks.device,
         resident="auto" if options.resident is None else options.resident,
     )
-    split, first = training_split(options, task), None
+    split, flat = training_split(options, task), None
     if options.collapse and kind == "supervised":
         flat = collapsed_copies(split, share=1.0)
-        first = Batches(flat, options.batch_size, drop_last=True, **common)
         split = join_splits([split, collapsed_copies(split, options.collapse, options.seed)])
+    if "values" in options.protocols and kind == "supervised":
+        split, flat = marked_values(split), None if flat is None else marked_values(flat)
     train = Batches(split, options.batch_size, drop_last=True, limit=options.limit, **common)
+    first = None
+    if flat is not None:
+        first = Batches(flat, options.batch_size, drop_last=True, **common)
     if len(train) == 0:
         raise ValueError(
             f"batch_size must be at most the {len(train.members)} examples of the training split, "
@@ -274,6 +283,8 @@ def make_prepare(
     if kind == "masked" or (kind == "supervised" and "denoise" in options.protocols):
         assert spec.vocab_size is not None
         hide = partial(mask_tokens, rate=options.mask_rate, mask_id=spec.vocab_size)
+    elif kind == "supervised" and "values" in options.protocols:
+        hide = partial(read_marks, first=CLOSE)
     transform = None
     if "augment" in options.protocols:
         compiled = is_compiled(options, ranks.device)

@@ -75,6 +75,26 @@ def collapsed_copies(
     return Split(split.name, spec, {name: Rows([array]) for name, array in arrays.items()}, None)
 
 
+def marked_values(split: Split) -> Split:
+    """The same examples with the value of every operator in its closing bracket: CLOSE + value.
+
+    Args:
+        split: of ListOps.
+    """
+    if split.spec.encoding != "listops":
+        raise DataError("only expressions of listops have values")
+    blocks = []
+    for start in range(0, len(split), BLOCK):
+        stop = min(start + BLOCK, len(split))
+        tokens = split.arrays["flat"].slice(int(split.starts[start]), int(split.starts[stop]))
+        marked = np.array(tokens)
+        _, ends, values = evaluate(marked)
+        marked[ends] += values
+        blocks.append(marked)
+    arrays = {**split.arrays, "flat": Rows([np.concatenate(blocks)])}
+    return Split(split.name, split.spec, arrays, None)
+
+
 def evaluate(tokens: Bytes) -> tuple[Ints, Ints, Bytes]:
     """First and last tokens of all operators (m,), (m,) and their values (m,), outer ones first.
 

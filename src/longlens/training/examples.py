@@ -106,6 +106,17 @@ class Prepare:
         return whole
 
 
+def read_marks(
+    inputs: Tensor, mask: Tensor | None, generator: torch.Generator, first: int
+) -> tuple[Tensor, Tensor]:
+    """Tokens whose marks, ids from ``first`` on, all become ``first``, and where they stood.
+
+    >>> read_marks(torch.tensor([[12, 3, 18]]), None, torch.Generator(), first=15)
+    (tensor([[12,  3, 15]]), tensor([[False, False,  True]]))
+    """
+    return inputs.clamp(max=first), inputs >= first
+
+
 def next_tokens(tokens: Tensor, mask: Tensor | None) -> Examples:
     """Predict each token (..., L) from those before it; the last position has no target.
 

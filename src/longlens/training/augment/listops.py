@@ -56,7 +56,7 @@ def shuffle_arguments(tokens: Tensor, noise: Tensor) -> Tensor:
     if length > _SLOT + 1:
         raise ValueError(f"tokens may be at most {_SLOT + 1} long, got {length}")
     opens = (tokens >= OPERATOR) & (tokens < CLOSE)
-    closes = tokens == CLOSE
+    closes = tokens >= CLOSE  # it may carry its operator's value
     real = tokens != PAD
     depth_after = (opens.long() - closes.long()).cumsum(1)
     level = torch.where(opens, depth_after - 1, depth_after)
