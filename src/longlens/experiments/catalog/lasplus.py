@@ -91,9 +91,9 @@ def _minutes(only: str | None = None, softmax: bool = False, **changes: Any) -> 
 # ListOps read from left to right: a bracket that closes an operator has seen all of it.
 CAUSAL: Cell = dict(bidirectional=False, pooling="last", shapes="any",
                     mixer_options={"num_heads": 2})  # fmt: skip
-# Eight copies with subtrees collapsed at random beside each expression, after flat lists. Most are
+# Four copies with subtrees collapsed at random beside each expression, after flat lists. Most are
 # short: larger batches cost little, and more padded lengths pay.
-COLLAPSED: Cell = CAUSAL | dict(collapse=8, collapse_steps=10_000, batch_size=128, buckets=16)
+COLLAPSED: Cell = CAUSAL | dict(collapse=4, collapse_steps=10_000, batch_size=128, buckets=16)
 VALUES: Cell = COLLAPSED | {"protocol": "values+augment"}
 ROWS: dict[str, Row] = {
     "LaS+": _row(),
