@@ -204,6 +204,20 @@ def test_tiles_that_vanish_are_left_out(monkeypatch):
     assert sorted(heads) == 21 * [1] + 7 * [3]
 
 
+def test_threads_share_the_heads_of_tiles():
+    before = torch.get_num_threads()
+    case = Case(1, 3, 1, 300, 300, 4, 4, ("log_forget",), 0.1, False, 1)
+    expected = run(case, "sdpa")
+    try:
+        torch.set_num_threads(before + 1)
+        found = run(case, "sdpa")
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
+    for name, tensor in found.items():
+        assert error(tensor, expected[name]) < BOUND, name
+
+
 def test_a_nan_is_not_left_out():
     q = torch.randn(1, 1, 600, 4)
     q[..., 0, 0] = float("nan")

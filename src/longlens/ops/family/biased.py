@@ -9,7 +9,8 @@ small where weights are not, and tiles whose weights all vanish are left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from longlens.ops.family.fold import ADD_RANGE
 from longlens.ops.las.flash import flash_forward
 
 BLOCK = 256  # queries and keys of a tile
-TILE = 4 * BLOCK**2  # numbers of a tile for each thread, of several heads; more leave its cache
+TILE = 4 * BLOCK**2  # numbers of a tile, of several heads; more leave a core's cache
 BASE = 1 / math.log(2)  # exp2 takes PyTorch a third of exp's time, and less where it underflows
 VANISHED = {torch.float32: -200.0, torch.float64: -1200.0}  # powers of 2 whose sums are 0, too
 
@@ -39,7 +40,8 @@ class _Biased(torch.autograd.Function):
             level = lse.double()
         else:
             rows = [t.flatten(0, 1).contiguous() for t in (q, k, v, bias)]
-            out, level = (t.unflatten(0, q.shape[:2]) for t in _forward(rows, scale))
+            found = _by_threads(_forward, rows, scale)
+            out, level = (t.unflatten(0, q.shape[:2]) for t in found)
         ctx.scale = scale
         ctx.save_for_backward(q, k, v, bias, level, out)
         return out
@@ -47,26 +49,51 @@ class _Biased(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        shape, scale = grad.shape, ctx.scale
         rows = [t.flatten(0, 1).contiguous() for t in (*ctx.saved_tensors, grad)]
-        q, k, v, bias, level, out, grad = rows
-        values = torch.cat([v, torch.ones_like(v[..., :1])], -1)
-        grads = torch.cat([grad, -(grad * out).sum(-1, keepdim=True)], -1).mT
-        dq, dk, dv, d_bias = (torch.zeros_like(t) for t in (q, k, v, bias))
-        for h, key, query, weight, d_score in _exponents(q, k, bias, level, scale):
-            weight.exp2_()
-            if key == query:
-                weight.triu_()
-            dv[h, key].baddbmm_(weight, grad[h, query])
-            torch.bmm(values[h, key], grads[h, :, query], out=d_score).mul_(weight)
-            dk[h, key].baddbmm_(d_score, q[h, query], alpha=scale)
-            dq[h, query].baddbmm_(d_score.mT, k[h, key], alpha=scale)
-            d_bias[h, key] += d_score.sum(2)
-            d_bias[h, query] -= d_score.sum(1)  # zero but for rounding, which cancels that above
-        return *(g.unflatten(0, shape[:2]) for g in (dq, dk, dv, d_bias)), None
+        found = _by_threads(_backward, rows, ctx.scale)
+        return *(t.unflatten(0, grad.shape[:2]) for t in found), None
 
 
-def _forward(rows: list[Tensor], scale: float) -> tuple[Tensor, Tensor]:
+def _by_threads(
+    work: Callable[..., list[Tensor]], rows: list[Tensor], scale: float
+) -> list[Tensor]:
+    """Work on rows (N, ...), a share of the heads for each thread, as PyTorch's operator does.
+
+    Were threads left to every operation on a tile, they would wait for each other hundreds of
+    times, and for long where other programs want the same cores.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or len(rows[0]) == 1:
+        return work(rows, scale)
+    shares = list(zip(*(t.tensor_split(min(threads, len(t))) for t in rows), strict=True))
+    try:
+        with ThreadPoolExecutor(len(shares), initializer=lambda: torch.set_num_threads(1)) as pool:
+            found = list(pool.map(torch.no_grad()(lambda share: work(list(share), scale)), shares))
+    finally:
+        torch.set_num_threads(threads)  # a thread's number is its own, but also that of new ones
+    return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+
+def _backward(rows: list[Tensor], scale: float) -> list[Tensor]:
+    """Gradients of q, k, v (N, n, D) and bias (N, n), float64."""
+    q, k, v, bias, level, out, grad = rows
+    values = torch.cat([v, torch.ones_like(v[..., :1])], -1)
+    grads = torch.cat([grad, -(grad * out).sum(-1, keepdim=True)], -1).mT
+    dq, dk, dv, d_bias = (torch.zeros_like(t) for t in (q, k, v, bias))
+    for h, key, query, weight, d_score in _exponents(q, k, bias, level, scale):
+        weight.exp2_()
+        if key == query:
+            weight.triu_()
+        dv[h, key].baddbmm_(weight, grad[h, query])
+        torch.bmm(values[h, key], grads[h, :, query], out=d_score).mul_(weight)
+        dk[h, key].baddbmm_(d_score, q[h, query], alpha=scale)
+        dq[h, query].baddbmm_(d_score.mT, k[h, key], alpha=scale)
+        d_bias[h, key] += d_score.sum(2)
+        d_bias[h, query] -= d_score.sum(1)  # zero but for rounding, which cancels that above
+    return [dq, dk, dv, d_bias]
+
+
+def _forward(rows: list[Tensor], scale: float) -> list[Tensor]:
     """Attention (N, n, D) of q, k, v and bias, and its log-sum-exp (N, n), float64."""
     q, k, v, bias = rows
     level = bias.cummax(1).values
@@ -82,7 +109,7 @@ def _forward(rows: list[Tensor], scale: float) -> tuple[Tensor, Tensor]:
         top[h, query] = found
         total[h, query] = total[h, query] * fade + weight.sum(1)
         out[h, query].mul_(fade[..., None]).baddbmm_(weight.mT, v[h, key])
-    return out / total[..., None], level + (top.double() + total.double().log2()) / BASE
+    return [out / total[..., None], level + (top.double() + total.double().log2()) / BASE]
 
 
 def _exponents(q: Tensor, k: Tensor, bias: Tensor, level: Tensor, scale: float) -> Iterator[Tile]:
@@ -107,7 +134,7 @@ def _exponents(q: Tensor, k: Tensor, bias: Tensor, level: Tensor, scale: float) 
     # In a tile on the diagonal differences may be small while what they are taken from is not.
     coarse_key, coarse_query = bias.to(q.dtype), level.to(q.dtype)
     fine_key, fine_query = bias - coarse_key, coarse_query - level
-    heads = min(N, max(1, torch.get_num_threads() * TILE // size**2))
+    heads = min(N, max(1, TILE // size**2))
     space, start = q.new_empty(2, heads * size**2), 0
     for group in counts.split(heads):
         seen = group.any(0).tolist()
