@@ -40,7 +40,7 @@ GUESSES = {
     "train --mixer_options.window 5": (2, "give --set mixer_options.window=VALUE"),
     "data show far-order --distance 5": (2, "give --set distance=VALUE"),
     "audit far-order --dim 8": (2, "give --set dim=VALUE"),
-    "train listops": (2, "'listops' is one word too many"),
+    "train listops": (2, "'listops' is one word too many; options are given as --task listops"),
     "train --set lr": (2, "--set takes KEY=VALUE, got 'lr'"),
     # values
     "train --dim wide": (1, "dim must be a whole number, got 'wide'"),

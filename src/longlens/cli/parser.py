@@ -86,7 +86,8 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, rest: Sequence[str]) -> str:
         name = next((word for word in rest if word.startswith("--")), rest[0]).partition("=")[0]
         if not name.startswith("-"):
-            return f"{name!r} is one word too many; options are given as --name value"
+            example = "--task" if "--task" in self._option_string_actions else "--name"
+            return f"{name!r} is one word too many; options are given as {example} {name}"
         key = name.strip("-").replace("-", "_")
         if key.partition(".")[0] in self.settable:
             return f"there is no option {name}; give --set {key}=VALUE"
