@@ -62,14 +62,12 @@ class Launch:
             with torch.cuda.device(device):
                 self(tensors)
             return
-        # Triton asks the driver about every tensor that it is handed, about addresses not.
-        pointers = [None if t is None else t.data_ptr() for t in tensors]
-        key = (device, *[at is None or at % 16 == 0 for at in pointers])
+        key = (device, *[t is None or t.data_ptr() % 16 == 0 for t in tensors])
         found = self.found.get(key)
         if found is None:
             self.found[key] = self._first(tensors)
         else:
-            found(*pointers)
+            found(*tensors)
 
     def _first(self, tensors: Sequence[Tensor | None]) -> Callable[..., None]:
         """Launch by way of Triton; returns what launches the compiled kernel from now on."""
