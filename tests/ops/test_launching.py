@@ -1,5 +1,6 @@
 """Launches: the compiled form of a kernel is found by what it was compiled for."""
 
+import pytest
 import torch
 
 from longlens.ops import launching
@@ -22,18 +23,29 @@ class Kernel:
 
 
 class Compiled:
+    """Its `run` takes what that of Triton's compiled kernels does."""
+
+    function, packed_metadata = "function", "packed"
+
     def __init__(self, kernel, constants):
         self.kernel, self.constants = kernel, constants
 
-    def __getitem__(self, grid):
-        assert len(grid) == 3
-        return lambda *arguments: self.kernel.ran.append((grid, arguments, self.constants))
+    def run(self, x, y, z, stream, function, packed, metadata, enter, leave, *arguments):
+        assert (stream, function, packed) == (7, "function", "packed")
+        assert metadata is enter is leave is None
+        self.kernel.ran.append(((x, y, z), arguments, self.constants))
 
 
-def test_a_launch_is_searched_once_for_what_a_kernel_is_compiled_for(monkeypatch):
+@pytest.fixture(autouse=True)
+def compiled_kernels(monkeypatch):
+    """No interpreter, a device that is a CPU tensor's, a stream, and nothing remembered."""
     monkeypatch.setattr(launching, "INTERPRETED", False)
     monkeypatch.setattr(launching, "_launches", {})
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # as a CPU tensor's
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 7, raising=False)
+
+
+def test_a_launch_is_searched_once_for_what_a_kernel_is_compiled_for():
     kernel, x = Kernel(), torch.zeros(64)
 
     def launch(x, y=None, n=64, scale=0.5, grid=(2,), **constants):
@@ -41,10 +53,12 @@ def test_a_launch_is_searched_once_for_what_a_kernel_is_compiled_for(monkeypatch
         launching.launch(kernel, grid, [x, y], [n, scale], **constants)
 
     launch(x, grid=(3, 2))
-    launch(torch.ones(64), grid=(3, 2))  # another tensor of the kind
+    again = torch.ones(64)  # another tensor of the kind
+    launch(again, grid=(3, 2))
     assert kernel.searched == 1
     ((grid, arguments, constants),) = kernel.ran
     assert grid == (3, 2, 1) and constants == (16, False)
+    assert arguments[0] == again.data_ptr()
     assert arguments[1:] == (None, 64, 0.5, 16, False)  # constants in the kernel's own order
     launch(x)  # on another grid
     launch(x[1:])  # not aligned to 16 bytes
@@ -60,10 +74,7 @@ def test_a_launch_is_searched_once_for_what_a_kernel_is_compiled_for(monkeypatch
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
-    monkeypatch.setattr(launching, "INTERPRETED", False)
-    monkeypatch.setattr(launching, "_launches", {})
     monkeypatch.setattr(launching, "MOST_KEPT", 3)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     kernel, x = Kernel(), torch.zeros(4)
     for n in range(20):
         launching.launch(kernel, (1,), [x, None], [n, 1.0], BLOCK=16, HAS_Y=False)

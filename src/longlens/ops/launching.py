@@ -48,7 +48,8 @@ class Launch:
         self, kernel: Any, grid: tuple[int, ...], numbers: Sequence[int | float], **constants: Any
     ) -> None:
         self.kernel, self.grid, self.numbers, self.constants = kernel, grid, numbers, constants
-        self.found: dict[Any, Callable[..., None]] = {}  # by device and alignment
+        # by device and alignment
+        self.found: dict[Any, Callable[[int, Sequence[Any]], None]] = {}
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> None:
         """Start it, on the device of the first tensor."""
@@ -62,20 +63,27 @@ class Launch:
             with torch.cuda.device(device):
                 self(tensors)
             return
-        key = (device, *[t is None or t.data_ptr() % 16 == 0 for t in tensors])
+        # Triton asks the driver about every tensor that it is handed, about addresses not.
+        addresses = [None if t is None else t.data_ptr() for t in tensors]
+        key = (device, *[at is None or at % 16 == 0 for at in addresses])
         found = self.found.get(key)
         if found is None:
             self.found[key] = self._first(tensors)
         else:
-            found(*tensors)
+            found(torch._C._cuda_getCurrentRawStream(device), addresses)
 
-    def _first(self, tensors: Sequence[Tensor | None]) -> Callable[..., None]:
+    def _first(self, tensors: Sequence[Tensor | None]) -> Callable[[int, Sequence[Any]], None]:
         """Launch by way of Triton; returns what launches the compiled kernel from now on."""
         compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants)
         names = self.kernel.arg_names[len(tensors) + len(self.numbers) :]
         rest = (*self.numbers, *(self.constants[name] for name in names))
-        runner = compiled[(*self.grid, 1, 1)[:3]]
-        return lambda *given: runner(*given, *rest)
+        x, y, z = (*self.grid, 1, 1)[:3]
+        # as torch's own compiler launches: without metadata and hooks, which only Triton's
+        # profiler asks for
+        run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
+        return lambda stream, given: run(
+            x, y, z, stream, function, packed, None, None, None, *given, *rest
+        )
 
 
 _launches: dict[Any, Launch] = {}

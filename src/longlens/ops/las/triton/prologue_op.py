@@ -7,6 +7,7 @@ where nothing is to scale or rotate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from longlens.ops.las.operands import dense_rows
+from longlens.ops.las.operands import dense_rows, dense_sides
 from longlens.ops.launching import (
     MOST_KEPT,
     Launch,
@@ -24,7 +25,9 @@ from longlens.ops.launching import (
     next_power_of_2,
 )
 
-SideMetas = tuple[Meta | None, ...]
+Metas = tuple[Meta, ...]
+SideMetas = tuple[Meta | None, ...]  # of α, mask, share, cos, sin and limits
+Shape = tuple[int, ...]
 
 # Limits of CUDA on the second and third axis of a grid: blocks of at least 16 rows, sequences
 LONGEST, MOST_SEQUENCES = 16 * 65_535, 65_535
@@ -60,41 +63,26 @@ class Layout(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """What the operator takes: q, k and v, or what holds them; `Sides`; a `Layout`."""
+    """What the operator takes: q, k and v, or what holds them; what goes with them; a `Layout`."""
 
     first: Tensor
     k: Tensor | None = None
     v: Tensor | None = None
     alpha: Tensor | None = None
-    mask: Tensor | None = None
-    share: Tensor | None = None
+    mask: Tensor | None = None  # (B, S) bool: which values are real
+    share: Tensor | None = None  # (B or 1, S): 1/count of windows that are renormalised; or taps
     cos: Tensor | None = None
     sin: Tensor | None = None
-    limits: Tensor | None = None
+    limits: Tensor | None = None  # (2, T): first position and end of the sequence of each row
     numbers: Any = ()  # a list of ints
 
 
-class Sides(NamedTuple):
-    """What goes with q, k and v: (B, S) bool, (B or 1, S), angles, and (2, T) of a packed batch."""
+class Pass(NamedTuple):
+    """What is decided about a pass over tensors of given shapes and strides."""
 
-    alpha: Tensor | None
-    mask: Tensor | None  # which values are real
-    share: Tensor | None  # 1/count of each window, where edges are renormalised; or taps
-    cos: Tensor | None
-    sin: Tensor | None
-    limits: Tensor | None  # the first position and the end of the sequence of each row
-
-    @property
-    def tensors(self) -> list[Tensor | None]:
-        """As the kernels take them: dense, since they have no strides."""
-        dense = [None if t is None else t.contiguous() for t in self]
-        limits = dense.pop()
-        return [*dense, *((None, None) if limits is None else limits)]
-
-    @property
-    def metas(self) -> SideMetas:
-        """What decides about a launch."""
-        return tuple([None if t is None else meta(t) for t in self])
+    launch: Launch | None  # None: there is nothing to write
+    layout: Layout
+    written: tuple[tuple[Shape, Shape], ...]  # size and strides of the tensors that it writes
 
 
 def _split(tensors: list[Tensor], layout: Layout) -> list[Tensor]:
@@ -162,19 +150,69 @@ def _views(tensors: Sequence[Tensor | None], layout: Layout) -> list[Tensor]:
     return views if len(views) == 3 else views * 3
 
 
+def _view_metas(given: Metas, layout: Layout) -> list[Meta]:
+    """Those of `_views`."""
+    views = list(given)
+    if len(given) == 1 and layout.q_heads:
+        (B, _, length, width), stride, dtype = given[0]
+        heads = (layout.q_heads, layout.k_heads, layout.v_heads)
+        views = [(torch.Size((B, h, length, width)), stride, dtype) for h in heads]
+    for at, (shape, stride, dtype) in enumerate(views):
+        if stride[-1] != 1 and shape[-1] != 1:  # `dense_rows` will copy it
+            views[at] = (shape, _in_memory(shape, inside=False)[1], dtype)
+    return views if len(views) == 3 else views * 3
+
+
+def _in_memory(shape: Sequence[int], inside: bool) -> tuple[Shape, Shape]:
+    """Size and strides of a dense tensor (B, heads, length, width); inside: as in `empty_as`."""
+    B, heads, length, width = shape
+    row = heads * width if inside else width
+    return (B, heads, length, width), (
+        heads * length * width, width if inside else length * width, row, 1
+    )  # fmt: skip
+
+
+def _heads_inside(x: Meta) -> bool:
+    return x[1][1] < x[1][2]
+
+
 @lru_cache(MOST_KEPT)
-def _forward_launch(metas: tuple[Meta, ...], sides: SideMetas, layout: Layout) -> Launch:
-    """The launch for inputs and outputs of such shapes and strides."""
+def _forward(given: Metas, sides: SideMetas, numbers: Shape) -> Pass:
+    """The pass over such inputs."""
     from longlens.ops.las.triton.prologue import prologue_forward
 
-    (q, *_), _, (v, *_) = metas[:3]  # their shapes
+    layout = Layout(*numbers)
+    views = _view_metas(given, layout)
+    (q, *_), _, (v, _, dtype) = views  # their shapes
+    k_heads, v_heads = layout.k_heads * layout.copies, layout.v_heads * layout.copies
+    heads = (layout.q_heads, k_heads, v_heads)
+    like = given if len(given) == 3 else given * 3
+    written = tuple(
+        [
+            _in_memory((v[0], h, layout.rows, layout.width), _heads_inside(x))
+            for h, x in zip(heads, like, strict=True)
+        ]
+    )
+    if 0 in written[2][0]:
+        return Pass(None, layout, written)
     settings = _settings(layout, q[3], v[3], sides)
-    k_heads = layout.k_heads * layout.copies
-    heads = layout.q_heads + k_heads + layout.v_heads * layout.copies
-    return Launch(
-        prologue_forward, (heads, -(-layout.rows // settings["BLOCK"]), v[0]),
-        [*strides(*metas), *_numbers(layout, sides, v[2], k_heads)], OUT=layout.width, **settings,
+    made = [(torch.Size(size), stride, dtype) for size, stride in written]
+    launch = Launch(
+        prologue_forward, (sum(heads), -(-layout.rows // settings["BLOCK"]), v[0]),
+        [*strides(*views, *made), *_numbers(layout, sides, v[2], k_heads)],
+        OUT=layout.width, **settings,
     )  # fmt: skip
+    return Pass(launch, layout, written)
+
+
+def _metas(tensors: Sequence[Tensor | None]) -> SideMetas:
+    return tuple([None if t is None else meta(t) for t in tensors])
+
+
+def _dense_sides(sides: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """As the kernels take them: dense, since they have no strides; limits are two tensors."""
+    *dense, limits = dense_sides(*sides)
+    return [*dense, *((None, None) if limits is None else limits)]
 
 
 def forward_pass(
@@ -183,12 +221,14 @@ def forward_pass(
     numbers: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Write the inputs of SDPA; `first` is q, all of them packed, or v alone."""
-    layout, sides = Layout(*numbers), Sides(alpha, mask, share, cos, sin, limits)
-    q_out, k_out, v_out = _outputs(first, k, v, numbers)
-    tensors = [*_views((first, k, v), layout), q_out, k_out, v_out]
-    if v_out.numel():
-        start = _forward_launch(tuple(map(meta, tensors)), sides.metas, layout)
-        start([*tensors, *sides.tensors])
+    given = [t for t in (first, k, v) if t is not None]
+    sides = (alpha, mask, share, cos, sin, limits)
+    launch, layout, written = _forward(
+        tuple([meta(t) for t in given]), _metas(sides), tuple(numbers)
+    )
+    q_out, k_out, v_out = [first.new_empty_strided(size, stride) for size, stride in written]
+    if launch is not None:
+        launch([*_views(given, layout), q_out, k_out, v_out, *_dense_sides(sides)])
     return q_out, k_out, v_out
 
 
@@ -197,31 +237,41 @@ def _describe(tensors: list[Tensor]) -> list[int]:
     return [n for t in tensors for n in (*t.shape, int(t.stride(1) < t.stride(2)))]
 
 
-def _gradients(like: Tensor, description: list[int]) -> list[Tensor]:
-    grads = []
-    for start in range(0, len(description), 5):
-        B, heads, length, width, inside = description[start : start + 5]
-        if inside:
-            grads.append(like.new_empty(B, length, heads, width).transpose(1, 2))
-        else:
-            grads.append(like.new_empty(B, heads, length, width))
-    return grads
+def _gradients(description: Sequence[int]) -> tuple[tuple[Shape, Shape], ...]:
+    """Sizes and strides of gradients."""
+    each = [description[at : at + 5] for at in range(0, len(description), 5)]
+    return tuple([_in_memory(shape, bool(inside)) for *shape, inside in each])
 
 
 @lru_cache(MOST_KEPT)
-def _backward_launch(metas: tuple[Meta, ...], sides: SideMetas, layout: Layout) -> Launch:
+def _backward(
+    outs: Metas, sources: Metas, sides: SideMetas, numbers: Shape, description: Shape
+) -> Pass:
+    """The pass from the gradients of outputs to those of inputs."""
     from longlens.ops.las.triton.prologue import prologue_backward
 
-    (dq, *_), _, (dv, *_) = metas[-3:]
+    layout, written = Layout(*numbers), _gradients(description)
+    dtype = outs[2][2]
+    grads = _view_metas(
+        tuple([(torch.Size(size), stride, dtype) for size, stride in written]), layout
+    )
+    (dq, *_), _, (dv, *_) = grads
+    if 0 in dv:
+        return Pass(None, layout, written)
+    read = _view_metas(sources, layout) if sources else grads
     settings = _settings(layout, dq[3], dv[3], sides)
     heads = layout.q_heads + layout.k_heads + layout.v_heads
     blocks = -(-dv[2] // settings["BLOCK"])
-    return Launch(
+    launch = Launch(
         prologue_backward, (heads, blocks, dv[0]),
-        [*strides(*metas), *_numbers(layout, sides, dv[2], layout.k_heads), blocks * dv[0]],
+        [
+            *strides(*read, *outs, *grads), *_numbers(layout, sides, dv[2], layout.k_heads),
+            blocks * dv[0],
+        ],
         ALPHA_GRADIENT=bool(layout.gradients & 1), TAPS_GRADIENT=bool(layout.gradients & 2),
         **settings,
     )  # fmt: skip
+    return Pass(launch, layout, written)
 
 
 def backward_pass(
@@ -234,16 +284,21 @@ def backward_pass(
     `sources` are the inputs where one of these is asked for, else it is empty; `description` is
     that of the inputs.
     """
-    layout, sides = Layout(*numbers), Sides(alpha, mask, share, cos, sin, limits)
-    grads = _gradients(outs[2], description)
-    dq, dk, dv = _views(grads, layout)
-    read = _views(sources, layout) if sources else [dq, dk, dv]
-    tensors = [*read, *(dense_rows(g) for g in outs), dq, dk, dv]
-    start = _backward_launch(tuple(map(meta, tensors)), sides.metas, layout)
-    shape = [sum(layout.columns), start.grid[1] * start.grid[2]] if sources else [0]
-    sums = dv.new_zeros(shape, dtype=torch.float32)
-    if dv.numel():
-        start([*tensors, sums, *sides.tensors])
+    sides = (alpha, mask, share, cos, sin, limits)
+    outs = [dense_rows(g) for g in outs]
+    launch, layout, written = _backward(
+        tuple([meta(g) for g in outs]), tuple([meta(t) for t in sources]), _metas(sides),
+        tuple(numbers), tuple(description),
+    )  # fmt: skip
+    grads = [outs[2].new_empty_strided(size, stride) for size, stride in written]
+    views = _views(grads, layout)
+    read = _views(sources, layout) if sources else views
+    sums = outs[2].new_empty(0, dtype=torch.float32)
+    if sources:
+        count = math.prod(launch.grid[1:]) if launch is not None else 0
+        sums = sums.new_zeros(sum(layout.columns), count)
+    if launch is not None:
+        launch([*read, *outs, *views, sums, *_dense_sides(sides)])
     # partial sums in a fixed order: the same result every time
     return grads, sums.sum(1) if sources else sums
 
@@ -251,7 +306,7 @@ def backward_pass(
 def _gradients_like(outs: list[Tensor], sources: list[Tensor], *rest: Any) -> Any:
     *_, numbers, description = rest
     sums = outs[2].new_empty(sum(Layout(*numbers).columns), dtype=torch.float32)
-    return _gradients(outs[2], description), sums
+    return [outs[2].new_empty_strided(*made) for made in _gradients(description)], sums
 
 
 def keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -262,7 +317,7 @@ def keep(ctx: Any, inputs: Any, output: Any) -> None:
     layout = Layout(*numbers)
     asked = int(alpha is not None and alpha.requires_grad)
     asked += 2 * int(layout.taps and share.requires_grad)
-    ctx.numbers, ctx.description = list(layout._replace(gradients=asked)), _describe(given)
+    ctx.numbers, ctx.description = [*numbers[:-1], asked], _describe(given)
     # Only these two read the inputs again; without them nothing but shapes is kept.
     kept = given if asked else []
     ctx.kept = len(kept)
@@ -274,9 +329,11 @@ def differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any,
     saved, layout = ctx.saved_tensors, Layout(*ctx.numbers)
     sources, sides = list(saved[: ctx.kept]), saved[ctx.kept :]
     heads = [layout.q_heads, layout.k_heads * layout.copies, layout.v_heads * layout.copies]
-    there = next(g for g in grads if g is not None)
-    shapes = [(there.shape[0], h, layout.rows, layout.width) for h in heads]
-    outs = [there.new_zeros(s) if g is None else g for g, s in zip(grads, shapes, strict=True)]
+    outs = list(grads)
+    for at, grad in enumerate(grads):
+        if grad is None:
+            there = next(g for g in grads if g is not None)
+            outs[at] = there.new_zeros(there.shape[0], heads[at], layout.rows, layout.width)
     found, sums = backward(outs, sources, *sides, ctx.numbers, ctx.description)
     each = iter(found)
     inputs = [next(each) if given else None for given in ctx.given]
