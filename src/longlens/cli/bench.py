@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.cli.bench_flex import flex_form
+from longlens.cli.bench_flex import FLEX, flex_forms
 from longlens.cli.bench_rows import Row, Rows, dtype_name, find_dtype, read_shapes
 from longlens.cli.measure import Work, captured, copy_bandwidth, peak_mebibytes, side_by_side
 from longlens.cli.parser import Parser, UsageError, add_options, defaults_of, near
@@ -39,7 +39,7 @@ ODD_SHAPES = {  # widths of heads that are no power of two, one head, one token,
 }
 EAGER_LIMIT = 2**31  # bytes of one score matrix, above which eager Eq. 4 is left out
 EXACT_ROWS = 64  # queries for which the float64 result is computed
-PLAIN, EAGER, FLEX, TRITON = "plain SDPA", "eager Eq. 4", "FlexAttention", "LaS, Triton"
+PLAIN, EAGER, TRITON = "plain SDPA", "eager Eq. 4", "LaS, Triton"
 SDPA, WHOLE = "LaS, SDPA", "LaS, no sliding window"
 
 
@@ -74,8 +74,8 @@ def ops(
         padding: share of the keys that is padding, up to 0.5: sequences lose between none and twice
             that share of their keys at the end, evenly spread over the batch, and all forms get the
             same mask, plain attention as (B,1,1,L). Needs causal=false.
-        flex: include FlexAttention; default: on cuda only (on a CPU it compiles for a while and
-            has no backward).
+        flex: include FlexAttention, also by its FLASH backend where flash-attn-4 is installed;
+            default: on cuda only (on a CPU it compiles for a while and has no backward).
         eager: include eager Eq. 4, where its score matrix is below 2 GiB.
         seconds: time to spend on each comparison.
         output: also write the rows to this CSV file, with hardware, versions and commit.
@@ -96,7 +96,7 @@ def ops(
         inputs = _inputs(shape, target, kind)
         forms = _forms(inputs[:3], las, eager=eager)
         if target.type == "cuda" if flex is None else flex:
-            forms[FLEX] = flex_form(las)
+            forms |= flex_forms(las, target)
         rows.add(_compare(forms, inputs, las, seconds))
     return 0
 
