@@ -25,7 +25,7 @@ SHORTEST, BITS, GROUP = 2048, 64.0, 64
 # The fastest of six settings or more on an H200, by width up to and kernel; as LaS's beyond 64.
 BLOCKS = HALF_BLOCKS | {
     32: dict(forward=Blocks(64, 128, 4, 3), query=Blocks(64, 32, 4, 2), key=Blocks(128, 64, 4, 2)),
-    64: dict(forward=Blocks(128, 64, 4, 3), query=Blocks(128, 32, 4, 3), key=Blocks(64, 64, 4, 3)),
+    64: dict(forward=Blocks(128, 64, 4, 3), query=Blocks(64, 32, 4, 3), key=Blocks(64, 64, 4, 3)),
 }
 
 
