@@ -1,5 +1,6 @@
 """The family against its definition, in float64: output and all gradients to 1e-10."""
 
+import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -216,6 +217,14 @@ def test_threads_share_the_heads_of_tiles():
         torch.set_num_threads(before)
     for name, tensor in found.items():
         assert error(tensor, expected[name]) < BOUND, name
+
+
+def test_a_forked_process_makes_threads_of_its_own():
+    biased._pool(2)
+    child = os.fork()
+    if child == 0:  # the parent's threads are not there, and waiting for them would never end
+        os._exit(biased._pool.cache_info().currsize)
+    assert os.waitpid(child, 0)[1] == 0 and biased._pool.cache_info().currsize == 1
 
 
 def test_a_nan_is_not_left_out():

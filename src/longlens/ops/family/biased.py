@@ -9,8 +9,10 @@ small where weights are not, and tiles whose weights all vanish are left out.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -66,12 +68,21 @@ def _by_threads(
     if threads == 1 or len(rows[0]) == 1:
         return work(rows, scale)
     shares = list(zip(*(t.tensor_split(min(threads, len(t))) for t in rows), strict=True))
+    one = torch.no_grad()(lambda share: work(list(share), scale))
     try:
-        with ThreadPoolExecutor(len(shares), initializer=lambda: torch.set_num_threads(1)) as pool:
-            found = list(pool.map(torch.no_grad()(lambda share: work(list(share), scale)), shares))
+        found = list(_pool(threads).map(one, shares))
     finally:
         torch.set_num_threads(threads)  # a thread's number is its own, but also that of new ones
     return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+
+@lru_cache(1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: new ones would fetch their memory from the system at every call."""
+    return ThreadPoolExecutor(threads, "longlens", lambda: torch.set_num_threads(1))
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a child process has none of them
 
 
 def _backward(rows: list[Tensor], scale: float) -> list[Tensor]:
