@@ -125,12 +125,14 @@ def error(found, expected, vanished=0.1):
 
 
 def run(case, impl, dtype=torch.float64, *, through=torch.float64, device="cpu", **overrides):
-    """Output and gradients of q, k, v and (where there is one) alpha."""
+    """Output and gradients of q, k, v and (where they are) alpha and a sink."""
     q, k, v, alpha, mask, grad = case.tensors(dtype, through=through, device=device)
     inputs = [t.requires_grad_() for t in (q, k, v)]
     if alpha is not None:
         alpha = alpha.to(torch.promote_types(dtype, torch.float32)).requires_grad_()
         inputs.append(alpha)
+    if overrides.get("sink") is not None:
+        inputs.append(overrides["sink"])
     out = las_attention(
         q, k, v, alpha=alpha, key_mask=mask, enable_gqa=True, impl=impl, **case.options | overrides
     )

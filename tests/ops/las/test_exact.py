@@ -5,12 +5,13 @@ import itertools
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from longlens import decay_rates, explain, las_attention
 from longlens.ops.las.smoothing import window_sum
 
-from .cases import Case, cases, error, run
+from .cases import Case, cases, error, local_cases, run
 
 BOUND = 1e-10
 
@@ -18,7 +19,7 @@ BOUND = 1e-10
 def check(case, **overrides):
     expected = run(case, "reference", **overrides)
     for found, true, name in zip(
-        run(case, "sdpa", **overrides), expected, ("out", *"qkvα"), strict=False
+        run(case, "sdpa", **overrides), expected, ("out", *"qkv", "α", "sink"), strict=False
     ):
         assert error(found, true) < BOUND, name
 
@@ -27,6 +28,13 @@ def check(case, **overrides):
 @given(cases())
 def test_any_call(case):
     check(case)
+
+
+@settings(max_examples=60)
+@given(st.one_of(cases(), local_cases()))
+def test_any_call_with_a_sink(case):
+    heads = case.kv_heads * case.group
+    check(case, sink=torch.linspace(-1, 2, heads, dtype=torch.float64, requires_grad=True))
 
 
 @settings(max_examples=30)

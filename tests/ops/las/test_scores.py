@@ -41,6 +41,39 @@ def test_gradients_on_blocks_of_rows():
         assert error(a, b) < 1e-10
 
 
+@pytest.mark.parametrize(
+    ("route", "options"),
+    [
+        ("merged", dict(window=3)),
+        ("merged", dict(window=3, is_causal=False)),
+        ("merged", dict(window=5, smoothing="masked")),
+        ("merged", dict(alpha=torch.tensor([0.0, 2.0], dtype=torch.float64))),
+        ("merged", dict(key_mask=torch.arange(150)[None] > 5)),  # the first rows have no key
+        ("merged", dict(key_mask=torch.arange(150)[None] > 5, is_causal=False)),
+        ("merged", dict(query_offset=-4)),
+        ("local", dict(window=3, local=20)),
+        ("local", dict(local=20, is_causal=False)),
+    ],
+    ids=str,
+)
+def test_gradients_of_a_sink_as_a_part(route, options):
+    q, k, v = (torch.randn(1, 2, 150, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    sink = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    plan = explain(q, k, v, sink=sink, **options)
+    assert plan.route == route and plan.steps[-1] == "band_forward"
+    found, expected = (
+        las_attention(q, k, v, sink=sink, impl=impl, **options) for impl in ("auto", "reference")
+    )
+    assert error(found.detach(), expected.detach()) < 1e-10
+    upstream = torch.randn_like(found)
+    for a, b in zip(
+        torch.autograd.grad(found, (q, k, v, sink), upstream),
+        torch.autograd.grad(expected, (q, k, v, sink), upstream),
+        strict=True,
+    ):
+        assert error(a, b) < 1e-10
+
+
 def test_packed_sequences():
     q, k, v = torch.randn(3, 30, 2, 4).unbind()
     options = dict(softcap=1.5, sink=torch.randn(2), local=6)

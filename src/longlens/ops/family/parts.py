@@ -132,11 +132,3 @@ def _near(
     score = score.masked_fill(~present, float("-inf"))
     part = Part(BAND, 0, q.shape[2], 0, False, False, False, scale)
     return part, [score[:, :, None], back(v)[:, :, None]]
-
-
-def sink_part(sink: Tensor, q: Tensor, width: int) -> tuple[Part, list[Tensor]]:
-    """A key that every query sees, with a score of its own and nothing to give."""
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    score = sink.to(wide)[None, :, None, None].expand(q.shape[0], -1, 1, q.shape[2])
-    value = q.new_zeros(()).expand(*q.shape[:2], 1, q.shape[2], width)
-    return Part(BAND, 0, q.shape[2], 0, False, False, False, 1.0), [score, value]

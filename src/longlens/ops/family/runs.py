@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from longlens.ops.family.biased import biased_attention
 from longlens.ops.family.call import DecayCall
 from longlens.ops.family.fold import added, columns, levels, multiplied, scaled
-from longlens.ops.family.parts import equal_widths, halved, sink_part, square
+from longlens.ops.family.parts import equal_widths, halved, square
 from longlens.ops.family.reference import reference
 from longlens.ops.family.taps import filter_values
 from longlens.ops.family.triton.added_op import added_attention, finds_reach
@@ -20,6 +20,7 @@ from longlens.ops.las import routes as las
 from longlens.ops.las.call import Call
 from longlens.ops.las.folded import sdpa
 from longlens.ops.las.merge_op import merged_attention
+from longlens.ops.las.parts import sink_part
 from longlens.ops.las.plan import Plan
 from longlens.ops.las.prepare import narrow, repeat_heads
 from longlens.ops.las.smoothing import reach
@@ -208,8 +209,7 @@ def run_merged(call: DecayCall, plan: Plan) -> Tensor:
         items = halved(q, k, v, of, mask, call.scale)
     rows = max(part.period * own[0].shape[2] for part, own in items)
     if call.sink is not None:
-        padded = torch.cat([q, q.new_zeros(*q.shape[:2], rows - q.shape[2], q.shape[3])], 2)
-        items.append(sink_part(call.sink, padded, items[0][1][2].shape[-1]))
+        items.append(sink_part(call.sink, items, rows))
     out = merged_attention(items, rows)[:, :, : q.shape[2]]
     return narrow(out, call.value.shape[3]).to(call.query.dtype)
 

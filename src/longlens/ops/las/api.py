@@ -60,8 +60,7 @@ def las_attention(
             bounds the softmax; the averaging after it gives to values up to P-1 positions beyond.
         softcap: c·tanh(s/c) in place of each score s, before the decay (Gemma 2). No fused kernel
             has it: the formula runs on blocks of rows.
-        sink: (Hq,), the score of one more key in each head, whose value is zero (GPT-OSS). By our
-            kernels on a GPU, on blocks of rows elsewhere.
+        sink: (Hq,), the score of one more key in each head, whose value is zero (GPT-OSS).
         alpha_max: a bound on `alpha` known without reading it. Compiled code and CUDA graphs want
             one; without it eager code reads `alpha` and compiled code takes a range-free path.
         scale: factor of the scores; None: 1/sqrt(D).

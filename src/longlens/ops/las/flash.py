@@ -235,7 +235,8 @@ def split_parts(layout: list[int], scales: list[float], tensors: list[Tensor]) -
         start += part.tensors
 
 
-def _value_of(part: Part, tensors: list[Tensor]) -> Tensor:
+def value_of(part: Part, tensors: list[Tensor]) -> Tensor:
+    """The values among a part's tensors."""
     return tensors[1] if part.kind == BAND else tensors[2]
 
 
@@ -244,7 +245,7 @@ def merge(
 ) -> tuple[Tensor, Tensor]:
     """Attention over all parts' keys and its log-sum-exp: (B, H, rows, Dv) and (B, H, rows)."""
     parts = list(split_parts(layout, scales, tensors))
-    v = _value_of(*parts[0])
+    v = value_of(*parts[0])
     B, H = v.shape[:2]
     wide = torch.float64 if v.dtype == torch.float64 else torch.float32
     out = v.new_zeros(B, H, rows, v.shape[-1], dtype=wide)
@@ -270,7 +271,7 @@ merge_op = torch.library.custom_op("longlens::merged_attention", mutates_args=()
 def _(
     tensors: list[Tensor], layout: list[int], scales: list[float], rows: int
 ) -> tuple[Tensor, Tensor]:
-    v = _value_of(*next(iter(split_parts(layout, scales, tensors))))
+    v = value_of(*next(iter(split_parts(layout, scales, tensors))))
     wide = torch.float64 if v.dtype == torch.float64 else torch.float32
     shape = (v.shape[0], v.shape[1], rows)
     return v.new_empty(*shape, v.shape[-1]), v.new_empty(shape, dtype=wide)

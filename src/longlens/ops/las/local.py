@@ -20,7 +20,7 @@ from longlens.ops.las.flash import FLASH
 from longlens.ops.las.folded import with_dense_gradient
 from longlens.ops.las.merge_op import merged_attention
 from longlens.ops.las.operands import operator_ready
-from longlens.ops.las.parts import Parts
+from longlens.ops.las.parts import Parts, sink_part
 from longlens.ops.las.plan import Assumed, Plan, no_operator
 from longlens.ops.las.prepare import (
     folded_inputs,
@@ -61,6 +61,8 @@ def run(call: Call, plan: Plan) -> Tensor:
     parts.up_to_query(query, key, value, call.query_offset, left + 1)
     if right:
         parts.after_query(query, key, value, call.query_offset, right)
+    if call.sink is not None:
+        parts.items.append(sink_part(call.sink, parts.items, parts.rows))
     out = merged_attention(parts.items, parts.rows)[:, :, : query.shape[2]]
     return narrow(out, call.value.shape[3])
 
@@ -73,7 +75,7 @@ def steps(call: Call, plan: Plan) -> list[str]:
     calls = 1 + earlier + (right > 0) + (right > 1)
     return [
         *["pool_values"] * call.pools, *["fold_square"] * (folds if call.alpha is not None else 0),
-        *["flash_forward"] * calls,
+        *["flash_forward"] * calls, *["band_forward"] * (call.sink is not None),
     ]  # fmt: skip
 
 

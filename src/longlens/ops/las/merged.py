@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from longlens.ops.las.call import Call
 from longlens.ops.las.flash import BAND, FLASH, TILE
 from longlens.ops.las.merge_op import merged_attention
-from longlens.ops.las.parts import Parts
+from longlens.ops.las.parts import Parts, sink_part
 from longlens.ops.las.plan import Plan
 from longlens.ops.las.prepare import narrow, pooled_inputs, repeat_heads, zero_rows
 
@@ -30,7 +30,8 @@ def run(call: Call, plan: Plan) -> Tensor:
     for rows, parts in _stretches(call, plan):
         if parts is None:
             first = call.query[:, :, :rows]
-            outs.append(zero_rows(first, call.value.shape[3], call.key, call.value, call.alpha))
+            others = (call.key, call.value, call.alpha, call.sink)
+            outs.append(zero_rows(first, call.value.shape[3], *others))
         else:
             out = merged_attention(parts.items, parts.rows)[:, :, :rows]
             outs.append(narrow(out, call.value.shape[3]))
@@ -40,7 +41,7 @@ def run(call: Call, plan: Plan) -> Tensor:
 def steps(call: Call, plan: Plan) -> list[str]:
     """The functions of `run`, from cutting tensors that hold nothing."""
     empty = replace(call)
-    for name in ("query", "key", "value", "alpha", "key_mask"):
+    for name in ("query", "key", "value", "alpha", "key_mask", "sink"):
         if (tensor := getattr(call, name)) is not None:
             setattr(empty, name, tensor.detach().to("meta"))
     found = ["pool_values"] * call.pools
@@ -54,6 +55,13 @@ def steps(call: Call, plan: Plan) -> list[str]:
 
 def _stretches(call: Call, plan: Plan) -> Iterator[tuple[int, Parts | None]]:
     """Rows before the first key, among the keys and beyond them differ: their number and parts."""
+    for rows, parts in _parted(call, plan):
+        if parts is not None and call.sink is not None:
+            parts.items.append(sink_part(call.sink, parts.items, parts.rows))
+        yield rows, parts
+
+
+def _parted(call: Call, plan: Plan) -> Iterator[tuple[int, Parts | None]]:
     assert not isinstance(call.query_offset, Tensor)
     q, k, v, mask = pooled_inputs(call)
     k, v = repeat_heads(q, k, v)

@@ -10,6 +10,7 @@ small enough to hold their scores explicitly.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longlens.ops.las.decay import FOLD_RANGE, decay_factor, fold, fold_square
-from longlens.ops.las.flash import BAND, FLASH, TILE, Part
+from longlens.ops.las.flash import BAND, FLASH, TILE, Part, value_of
 from longlens.ops.las.smoothing import window_count, window_sum
 
 TILE_SIZE = 64  # explicit diagonal tiles, where no fold is in range
@@ -104,6 +105,10 @@ class Parts:
     ) -> None:
         """Queries at offset … offset+L-1, inside 0 … S-1; causal ones see j <= position - lag."""
         L, S = q.shape[2], k.shape[2]
+        if not causal and self.alpha is None:  # nothing tells keys apart
+            whole = [t[:, :, None] for t in (q, k, v)]
+            self._add(FLASH, whole, mask=self._mask(0, S), base=0)
+            return
         skipped = max(0, lag - offset)  # these rows see no key at all
         if skipped < L:
             n = L - skipped
@@ -248,3 +253,13 @@ class Parts:
                 present = present & F.pad(mask, (r, 0))[:, None, here]
             score = score.masked_fill(~present, float("-inf"))
             self._add(BAND, [score[:, :, None], value[:, :, None]], base=0)
+
+
+def sink_part(sink: Tensor, items: Sequence[Any], rows: int) -> tuple[Part, list[Tensor]]:
+    """Beside other parts: a key that every row sees, with a score (H,) and nothing to give."""
+    value = value_of(*items[0])  # (B, H, G, n, width)
+    B, H, width = value.shape[0], value.shape[1], value.shape[-1]
+    wide = torch.float64 if value.dtype == torch.float64 else torch.float32
+    score = sink.to(wide)[None, :, None, None].expand(B, -1, 1, rows)
+    nothing = value.new_zeros(()).expand(B, H, 1, rows, width)
+    return Part(BAND, 0, rows, 0, False, False, False, 1.0), [score, nothing]

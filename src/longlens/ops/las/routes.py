@@ -125,6 +125,12 @@ def _usual(refusal: Callable[[Call, Assumed], str | None]) -> Any:
     return lambda call, assumed: NO_SINKS if call.changes_scores else refusal(call, assumed)
 
 
+def _uncapped(refusal: Callable[[Call, Assumed], str | None]) -> Any:
+    """The refusal of a route that knows no capped scores; a sink is one more part of it."""
+    capped = "capped scores, which PyTorch's fused attention lacks"
+    return lambda call, assumed: refusal(call, assumed) if call.softcap is None else capped
+
+
 def _no_empty(call: Call, assumed: Assumed) -> str | None:
     empty = known(call.query.numel() == 0) or known(call.value.numel() == 0)
     return None if empty else "there is something to attend to"
@@ -252,9 +258,10 @@ ROUTES = (
         local.run_sliding, local.sliding_steps,
     ),
     Route("triton", "kernel", kernel_refusal, "{many}: one fused kernel", kernel.run, kernel.steps),
-    Route("sdpa", "merged", _usual(_no_merged), "{many}: parts, merged", merged.run, merged.steps),
+    Route("sdpa", "merged", _uncapped(_no_merged), "{many}: parts, merged", merged.run,
+          merged.steps),
     Route(
-        "sdpa", "local", _usual(local.refusal), "{many}: causal squares of its size, merged",
+        "sdpa", "local", _uncapped(local.refusal), "{many}: causal squares of its size, merged",
         local.run, local.steps,
     ),
     Route("sdpa", "rows", _no_rows, "{many}: the formula on blocks of rows", rows.run, rows.steps),
