@@ -40,6 +40,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "select": {**_ATOMIC, "marked": 8},
     "far-order": dict(distance=8, train=TRAIN, validation=HELD, test=HELD),
     **dict.fromkeys(("cumsum", "cummax", "shift", "reverse", "sort"), _ATOMIC),
+    **dict.fromkeys(("flip-flop", "induction", "mqar"), _ATOMIC),
     **dict.fromkeys(("enwik8", "text8", "wikitext103"), _LANGUAGE),
 }  # fmt: skip
 """The options with which each task is small."""
@@ -83,6 +84,8 @@ def shrink(cell: Cell, runs: str | Path) -> Cell:
     for name, value in (("limit", 8), ("pretrain_steps", 2)):
         if small.get(name) is not None:
             small[name] = value
+    if "transfer_options" in small:  # the same data once more
+        small["transfer_options"] = {name: {"limit": 8} for name in small["transfer_options"]}
     return with_options(small, {})
 
 

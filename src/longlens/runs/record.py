@@ -119,6 +119,8 @@ class Record:
     """Rates over the steps that nothing interrupted."""
     peak_memory_mib: float | None = None
     ablations: dict[str, Any] | None = None
+    transfer: dict[str, Any] | None = None
+    """Metrics on other test data, by the names of ``transfer_options``."""
     events: list[dict[str, Any]] = field(default_factory=list)
     curves: dict[str, list[list[float | None]]] = field(default_factory=dict)
     """In results, ``split.quantity`` to pairs of step and value, thinned."""

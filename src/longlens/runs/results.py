@@ -281,7 +281,7 @@ def fill_rows(records: Sequence[Record], header: Header) -> list[Record]:
 
     A column's number is read from where "reads" says and stands where a cell looks for it, as the
     metric of the test split. With "relative_to" it is divided by that row's of the same seed; the
-    number itself is kept as "measured". Curves and ablations stay with the first column.
+    number itself is kept as "measured". Curves, ablations and other tests stay with the first column.
 
     >>> header = Header(name="a", title="", rows=("a", "b"), columns=("Speed",), metric="ratio",
     ...                 reads={"Speed": "speed.tokens"}, relative_to="a")
@@ -301,7 +301,9 @@ def fill_rows(records: Sequence[Record], header: Header) -> list[Record]:
             if header.relative_to and metrics:
                 one = inside(base.get(record.seed), path)
                 metrics = {"ratio": value / one if one else None, "measured": value}
-            rest: dict[str, Any] = {} if number == 0 else {"curves": {}, "ablations": None}
+            rest: dict[str, Any] = (
+                {} if number == 0 else {"curves": {}, "ablations": None, "transfer": None}
+            )
             filled.append(replace(record, column=column, metrics={"test": metrics}, **rest))
     return filled
 

@@ -42,6 +42,7 @@ from longlens.runs.measure import (
     speed,
 )
 from longlens.runs.record import LOCK, RECORD, Record, RecordWriter, now, read_record
+from longlens.runs.transfer import load_transfer, transfer_tests
 from longlens.tasks import Task
 from longlens.tasks.mix import MixedTask, with_easier_sets
 from longlens.training import budget
@@ -169,6 +170,7 @@ def _train(
                 parameters=parameter_count(model),
             )  # fmt: skip
             replace_file(folder / CONFIG, config_json(model.config).encode())
+        elsewhere = load_transfer(options, ranks, job.test)
         flops = flops_per_token(model, job)
         forget_peak_memory(ranks.device)
         trainer = Trainer(job, options, ranks, folder, writer, origin, started)
@@ -177,6 +179,7 @@ def _train(
         ablations = None
         if options.ablate == "heads" and job.test is not None:
             ablations = without_heads(trainer.engine, job.test, trainer.evaluation_rows)
+        transfer = transfer_tests(trainer.engine, elsewhere) or None
         final = trainer.final_weights()
         if writer is not None:
             save_tensors(folder / WEIGHTS, final, {"format": "pt"})
@@ -193,6 +196,7 @@ def _train(
                 speed=speed(state, flops, ranks, origin["hardware"], low),
                 peak_memory_mib=round(memory, 1),
                 ablations=ablations,
+                transfer=transfer,
             )
             remove_folder(folder / CHECKPOINTS)
         ranks.wait()

@@ -160,6 +160,9 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     ablate: str = "none"
     """After training, also test with parts switched off: none, or heads (each attention head in
     turn, in all blocks and in each)."""
+    transfer_options: Mapping[str, Any] = field(default_factory=dict)
+    """After training, also test on other data: any name, and what differs of task_options, length
+    and limit (examples), as in {"long": {"length": 4096}}."""
     log_every: int = 50
     """Steps between lines of the training curve."""
 
@@ -225,11 +228,19 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
         for name in ("task", "mixer", "name"):  # the run's folder has its name from these
             if getattr(self, name) is not None:
                 check_folder_name(getattr(self, name), name)
-        for name in ("task_options", "mixer_options", "augment_options"):
+        for name in ("task_options", "mixer_options", "augment_options", "transfer_options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ValueError(
                     f'{name} must be a mapping, as in {{"name": 1}}, got {getattr(self, name)!r}'
                 )
+        for name, given in self.transfer_options.items():
+            if not isinstance(given, Mapping) or {*given} - {"task_options", "length", "limit"}:
+                raise ValueError(
+                    f"transfer_options.{name} must hold task_options, length or limit, as in "
+                    f'{{"length": 4096}}, got {given!r}'
+                )
+        if self.transfer_options and self.positions == "learned":
+            raise ValueError("transfer_options needs other positions than learned ones, which end")
         for part in self.protocols:
             if part not in PROTOCOLS or (part == "scratch" and len(self.protocols) > 1):
                 raise ValueError(
