@@ -199,6 +199,36 @@ def test_how_fast():
         "LaS takes 1.10 to 1.50 times as long as plain attention (X)."
     )
     assert "2.00 times" in ASK["speed"](bench_of(2)).short
+    odd = Bench("odd_x", bench_of(*range(2, 9)).benches[0].rows)  # more rows, but of another kind
+    both = Results(benches=(odd, *bench_of(1.5).benches))
+    assert "1.50 times" in ASK["speed"](both).short
+
+
+def test_longer_examples():
+    experiment = find("lengths")
+    values = {"softmax, rotary": (0.99, 0.8, 0.6, 0.5), "LaS": (1.0, 0.9, 0.8, 0.7)}
+    records = [
+        Record(status="finished", row=f"{row}, flip-flop", column=column, seed=seed,
+               metrics={"test": {"accuracy": value + 0.01 * seed}})
+        for row, each in values.items()
+        for column, value in zip(experiment.columns, each, strict=True)
+        for seed in range(2)
+    ]  # fmt: skip
+    header = ResultTable(**vars(experiment.described()))
+    answer = ASK["longer"](Results((header.with_records(records),)))
+    assert (
+        answer.short == "flip-flop, 8 times as long: LaS has 70.50 ± 0.71 % (of 100.50 ± 0.71 %)."
+    )
+    assert answer.sentences[0].startswith(
+        "flip-flop, 2 seeds each: softmax, rotary 99.50 ± 0.71 (× 1)"
+    )
+    best = [
+        replace(r, metrics={"test": {"accuracy": 0.9}}) if "soft" in r.row else r for r in records
+    ]
+    assert (
+        "softmax, rotary has 90.00 ± 0.00 % (of 90.00 ± 0.00 %) and LaS has"
+        in ASK["longer"](Results((header.with_records(best),))).short
+    )
 
 
 def test_which_tasks_are_long_range():
@@ -218,7 +248,7 @@ def test_questions_without_records_name_a_command():
     assert found[0].points[0][1].startswith("Against softmax attention")
     missing = [part for part in found if any("would tell" in words for words in part.text)]
     assert [part.key for part in missing] == [
-        "part", "rotary", "pretraining", "semantics", "cannot", "speed", "range",
+        "part", "rotary", "pretraining", "semantics", "cannot", "longer", "speed", "range",
     ]  # fmt: skip
 
 
@@ -232,7 +262,8 @@ def test_the_command_that_a_question_names_would_answer_it(question):
     experiment = find(name)
     records = [
         Record(status="finished", name=cell["name"], seed=cell["seed"],
-               options=given_options(cell), metrics={"test": {experiment.metric: 0.5}})
+               options=given_options(cell), metrics={"test": {experiment.metric: 0.5}},
+               transfer={n: {experiment.metric: 0.5} for n in cell.get("transfer_options", {})})
         for cell in experiment.cells(args.only, args.seeds)
     ]  # fmt: skip
     assert question.answer(Results((experiment.results(records),))) is not None

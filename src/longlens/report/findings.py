@@ -14,6 +14,7 @@ from longlens.report import las_findings as las
 from longlens.report import other_findings as other
 from longlens.report.las_findings import Answer
 from longlens.report.layout import Part
+from longlens.report.length_findings import longer
 from longlens.report.results import Results
 
 
@@ -39,6 +40,8 @@ QUESTIONS = (
     Question("semantics", "Which choices give the paper's numbers?", las.semantics,
              "longlens run readings --seeds 3"),
     Question("cannot", "What can it not do?", las.cannot, "longlens run table7 --seeds 5"),
+    Question("longer", "Who keeps its accuracy on longer examples?", longer,
+             "longlens run lengths --only '*flip-flop' --only '*induction' --seeds 3"),
     Question("speed", "How fast is it?", other.how_fast,
              "longlens bench ops --output results/ops.csv"),
     Question("range", "Which tasks are long-range?", other.long_range, "longlens atlas"),

@@ -281,7 +281,7 @@ def fill_rows(records: Sequence[Record], header: Header) -> list[Record]:
 
     A column's number is read from where "reads" says and stands where a cell looks for it, as the
     metric of the test split. With "relative_to" it is divided by that row's of the same seed; the
-    number itself is kept as "measured". Curves, ablations and other tests stay with the first column.
+    number itself is kept as "measured". Curves, ablations and transfer stay with the first column.
 
     >>> header = Header(name="a", title="", rows=("a", "b"), columns=("Speed",), metric="ratio",
     ...                 reads={"Speed": "speed.tokens"}, relative_to="a")

@@ -20,9 +20,7 @@ class Elsewhere(NamedTuple):
     rows: int
 
 
-def load_transfer(
-    options: TrainOptions, ranks: Ranks, own: Batches | None
-) -> dict[str, Elsewhere]:
+def load_transfer(options: TrainOptions, ranks: Ranks, own: Batches | None) -> dict[str, Elsewhere]:
     """The test data of every name in ``options.transfer_options``, made or loaded now.
 
     They are loaded before training, so that data that are not there cost no run. Batches hold no
