@@ -204,6 +204,23 @@ def test_how_fast():
     assert "1.50 times" in ASK["speed"](both).short
 
 
+def test_other_decays():
+    decays, smoothers = {"no decay": 0, "LaS": 1, "FoX": 4}, {"no smoother": 0, "average": 8}
+    records = [
+        Record(status="finished", row=f"{decay}, {smoother}", column="Text",
+               metrics={"test": {"accuracy": 0.6 + (d + s + (d and s) / 8) / 100}})
+        for decay, d in decays.items()
+        for smoother, s in smoothers.items()
+    ]  # fmt: skip
+    header = ResultTable(**vars(find("decays").described()))
+    answer = ASK["decays"](Results((header.with_records(records),)))
+    # 4 and 4 + 1 points, and 8, 8 + 1 and 8 + 1
+    assert answer.short == "Text: most is added by FoX +4.5 ± 6.4 (2) and average +8.7 ± 1.4 (3)."
+    assert "LaS +1.5 ± 6.4 (2)" in answer.sentences[0]
+    alone = [r for r in records if "no smoother" in r.row]  # nothing to say of smoothers
+    assert ASK["decays"](Results((header.with_records(alone),))) is None
+
+
 def test_longer_examples():
     experiment = find("lengths")
     values = {"softmax, rotary": (0.99, 0.8, 0.6, 0.5), "LaS": (1.0, 0.9, 0.8, 0.7)}
@@ -248,7 +265,8 @@ def test_questions_without_records_name_a_command():
     assert found[0].points[0][1].startswith("Against softmax attention")
     missing = [part for part in found if any("would tell" in words for words in part.text)]
     assert [part.key for part in missing] == [
-        "part", "rotary", "pretraining", "semantics", "cannot", "longer", "speed", "range",
+        "part", "rotary", "pretraining", "semantics", "cannot", "decays", "longer", "speed",
+        "range",
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from longlens.report import las_findings as las
 from longlens.report import other_findings as other
+from longlens.report.decay_findings import other_decays
 from longlens.report.las_findings import Answer
 from longlens.report.layout import Part
 from longlens.report.length_findings import longer
@@ -40,6 +41,8 @@ QUESTIONS = (
     Question("semantics", "Which choices give the paper's numbers?", las.semantics,
              "longlens run readings --seeds 3"),
     Question("cannot", "What can it not do?", las.cannot, "longlens run table7 --seeds 5"),
+    Question("decays", "Do other decays or smoothers do better?", other_decays,
+             "longlens run decays --only Text"),
     Question("longer", "Who keeps its accuracy on longer examples?", longer,
              "longlens run lengths --only '*flip-flop' --only '*induction' --seeds 3"),
     Question("speed", "How fast is it?", other.how_fast,

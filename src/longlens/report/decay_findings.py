@@ -1,0 +1,82 @@
+"""What records say about other decays and other smoothers than those of LaS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import mean, stdev
+from typing import NamedTuple
+
+from longlens.charts import dot_chart
+from longlens.report.cells import TableCell, table
+from longlens.report.compare import T95, joined
+from longlens.report.las_findings import Answer
+from longlens.report.layout import full_width
+from longlens.report.results import Results
+
+NEITHER = ("no decay", "no smoother")
+
+
+class Effect(NamedTuple):
+    """What a decay or a smoother adds in a column: a difference for every partner that it has."""
+
+    name: str
+    points: Sequence[float]
+
+    @property
+    def margin(self) -> float | None:
+        """Half the 95 % interval of the mean over partners; None of a single one."""
+        n = len(self.points)
+        if n < 2:
+            return None
+        return T95[min(n - 1, len(T95)) - 1] * stdev(self.points) / math.sqrt(n)
+
+    def text(self) -> str:
+        """The mean, its interval and the number of pairs."""
+        shown = f"{mean(self.points):+.1f}".replace("-", "−")
+        spread = "" if self.margin is None else f" ± {self.margin:.1f}"
+        return f"{self.name} {shown}{spread} ({len(self.points)})"
+
+
+def other_decays(results: Results) -> Answer | None:
+    """What each decay adds to none, with the same smoother, and each smoother to none."""
+    found = next((e for e in results.experiments if e.name == "decays"), None)
+    if found is None:
+        return None
+    cells = table(found)
+    short, said = [], []
+    shown: dict[str, dict[str, float]] = {}
+    for column in found.columns:
+        here = {row: cells[row][column] for row in cells if cells[row][column].mean is not None}
+        effects = {kind: _effects(here, place) for place, kind in enumerate(("decay", "smoother"))}
+        if not all(effects.values()):
+            continue
+        best = {k: max(each, key=lambda e: mean(e.points)) for k, each in effects.items()}
+        short.append(f"{column}: most is added by {joined([e.text() for e in best.values()])}.")
+        said += [
+            f"{column}, points that a {kind} adds to none, mean and 95 % interval over partners "
+            f"(their number): {', '.join(e.text() for e in each)}."
+            for kind, each in effects.items()
+        ]
+        for effect in [e for each in effects.values() for e in each]:
+            shown.setdefault(effect.name, {})[column] = mean(effect.points)
+    if not short:
+        return None
+    figure = full_width(
+        lambda width: dot_chart(
+            "What a decay or a smoother adds to none", shown, "points of test accuracy",
+            log=False, reference=0.0, digits=1, width=width,
+        )
+    )  # fmt: skip
+    return Answer(" ".join(short), said, [figure], {f"t-{found.name}": found.title})
+
+
+def _effects(here: Mapping[str, TableCell], place: int) -> list[Effect]:
+    """Of the decays (place 0) or smoothers (1) in rows that are named after both."""
+    points: dict[str, list[float]] = {}
+    for row, cell in here.items():
+        names = row.split(", ")
+        base = here.get(", ".join([*names[:place], NEITHER[place], *names[place + 1 :]]))
+        if base is not None and base is not cell and cell.mean is not None:
+            points.setdefault(names[place], []).append(cell.mean - (base.mean or 0.0))
+    return [Effect(name, each) for name, each in points.items()]
