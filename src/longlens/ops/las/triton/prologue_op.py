@@ -166,10 +166,9 @@ def _view_metas(given: Metas, layout: Layout) -> list[Meta]:
 def _in_memory(shape: Sequence[int], inside: bool) -> tuple[Shape, Shape]:
     """Size and strides of a dense tensor (B, heads, length, width); inside: as in `empty_as`."""
     B, heads, length, width = shape
-    row = heads * width if inside else width
-    return (B, heads, length, width), (
-        heads * length * width, width if inside else length * width, row, 1
-    )  # fmt: skip
+    H, n, D = (max(1, size) for size in (heads, length, width))  # as PyTorch counts empty ones
+    strides = (H * n * D, D, H * D, 1) if inside else (H * n * D, n * D, D, 1)
+    return (B, heads, length, width), strides
 
 
 def _heads_inside(x: Meta) -> bool:
@@ -306,7 +305,14 @@ def backward_pass(
 def _gradients_like(outs: list[Tensor], sources: list[Tensor], *rest: Any) -> Any:
     *_, numbers, description = rest
     sums = outs[2].new_empty(sum(Layout(*numbers).columns), dtype=torch.float32)
-    return [outs[2].new_empty_strided(*made) for made in _gradients(description)], sums
+    grads = []
+    for at in range(0, len(description), 5):  # sizes may be symbols here
+        B, heads, length, width, inside = description[at : at + 5]
+        if inside:
+            grads.append(outs[2].new_empty(B, length, heads, width).transpose(1, 2))
+        else:
+            grads.append(outs[2].new_empty(B, heads, length, width))
+    return grads, sums
 
 
 def keep(ctx: Any, inputs: Any, output: Any) -> None:
