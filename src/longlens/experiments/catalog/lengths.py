@@ -27,6 +27,8 @@ MODELS: dict[str, Cell] = {
     "softmax, rotary": merged(HEADS, ROTARY, {"mixer": "softmax"}),
     "ALiBi": merged(HEADS, {"mixer": "alibi"}),
     "FoX": merged(HEADS, {"mixer": "fox"}),
+    "L": merged(HEADS, {"mixer": "l", "mixer_options": {"bound": 0.001}}),
+    "S": merged(HEADS, {"mixer": "s", "mixer_options": {"window": 5}}),
     "LaS": LAS,
     "LaS, rotary": merged(LAS, ROTARY),
 }
@@ -73,7 +75,7 @@ EXPERIMENT = Experiment(
         for task in TASKS
         for model, options in MODELS.items()
     ),
-    cost="30 runs a seed; the recall tasks take two minutes each on one CPU core, the rest a GPU",
+    cost="40 runs a seed; the recall tasks take two minutes each on one CPU core, the rest a GPU",
     notes=(
         "All models are causal, and read out at the last position but on Text, where it is the "
         "mean. Recall tasks (2 × 64): 20,000 training and 2,000 test examples of each length, with "
