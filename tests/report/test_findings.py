@@ -232,6 +232,7 @@ def test_longer_examples():
         for seed in range(2)
     ]  # fmt: skip
     header = ResultTable(**vars(experiment.described()))
+    assert len(header.with_records(records).runs) == 4  # each with a record in four columns
     answer = ASK["longer"](Results((header.with_records(records),)))
     assert (
         answer.short == "flip-flop, 8 times as long: LaS has 70.50 ± 0.71 % (of 100.50 ± 0.71 %)."

@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         table = merge(table, read_table(path))
     check_same_data(table.records)
     write_results(path, table)
-    states = Counter(record.status for record in table.records)
+    states = Counter(record.status for record in table.runs)
     counted = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
-    print(f"{path}: {len(table.records)} runs ({counted or 'none yet'})")
+    print(f"{path}: {len(table.runs)} runs ({counted or 'none yet'})")
     return 0

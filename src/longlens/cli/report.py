@@ -100,7 +100,7 @@ def _skipped(results: Results) -> int:
 
 
 def _counted(results: Results) -> str:
-    runs = sum(len(experiment.records) for experiment in results.experiments)
+    runs = sum(len(experiment.runs) for experiment in results.experiments)
     return (
         f"{len(results.experiments)} experiments with {runs} runs, "
         f"{len(results.measurements)} audits and measurements, {len(results.benches)} benchmarks"

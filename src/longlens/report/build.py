@@ -78,7 +78,7 @@ def _amount(experiment: ResultTable) -> str:
     seeds = {len(cell.values) for cell in filled(experiment)} - {0}
     if not seeds:
         return "not run yet"
-    done = sum(record.is_finished for record in experiment.records)
+    done = sum(record.is_finished for record in experiment.runs)
     few, most = min(seeds), max(seeds)
     each = f"{few} to {most} seeds" if few < most else "1 seed" if most == 1 else f"{most} seeds"
     return f"{done} runs, {each}"

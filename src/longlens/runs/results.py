@@ -110,6 +110,12 @@ class ResultTable(Header):
     records: tuple[Record, ...] = ()
 
     @property
+    def runs(self) -> tuple[Record, ...]:
+        """One record of each run; with ``reads`` a run has one in every column."""
+        first = next(iter(self.reads), None)
+        return tuple(r for r in self.records if first is None or r.column == first)
+
+    @property
     def extra(self) -> tuple[str, ...]:
         """Columns that were published beside these (their mean, speed …): part of no mean."""
         there = dict.fromkeys(column for cells in self.published.values() for column in cells)
