@@ -20,11 +20,15 @@ def longer(results: Results) -> Answer | None:
     tasks = {} if found is None else _by_task(table(found))
     if found is None or not tasks:
         return None
-    times = found.columns[-1]
-    short = [_kept(task, rows, times) for task, rows in tasks.items()]
+    short = "; ".join(_kept(task, rows) for task, rows in tasks.items())
     said = [_in_full(task, rows) for task, rows in tasks.items()]
     figures = [_figure(task, rows, found.x_label) for task, rows in tasks.items()]
-    return Answer(" ".join(short), said, figures, {f"t-{found.name}": found.title})
+    return Answer(
+        f"At {found.columns[-1]} times the length of training: {short}.",
+        said,
+        figures,
+        {f"t-{found.name}": found.title},
+    )
 
 
 def _by_task(cells: Mapping[str, Mapping[str, TableCell]]) -> dict[str, Rows]:
@@ -37,14 +41,12 @@ def _by_task(cells: Mapping[str, Mapping[str, TableCell]]) -> dict[str, Rows]:
     return tasks
 
 
-def _kept(task: str, rows: Rows, times: str) -> str:
-    """Who is best where examples are longest, and LaS beside it."""
+def _kept(task: str, rows: Rows) -> str:
+    """Who is best where examples are longest, and LaS and softmax attention beside it."""
     order = sorted(rows, key=lambda model: rows[model][-1].mean or 0, reverse=True)
-    shown = [order[0], *(model for model in order[1:] if model == "LaS")]
-    words = [
-        f"{model} has {rows[model][-1].text()} % (of {rows[model][0].text()} %)" for model in shown
-    ]
-    return f"{task}, {times} times as long: {joined(words)}."
+    shown = [order[0], *(model for model in order[1:] if model in ("LaS", "softmax"))]
+    words = [f"{model} {rows[model][-1].mean:.1f} %" for model in shown]
+    return f"{task} {joined(words)}"
 
 
 def _in_full(task: str, rows: Rows) -> str:
