@@ -21,7 +21,10 @@ def longer(results: Results) -> Answer | None:
     if found is None or not tasks:
         return None
     short = "; ".join(_kept(task, rows) for task, rows in tasks.items())
-    said = [_in_full(task, rows) for task, rows in tasks.items()]
+    said = [
+        "Every model is trained at one length; lines are means over seeds.",
+        *(_in_full(task, rows) for task, rows in tasks.items()),
+    ]
     figures = [_figure(task, rows, found.x_label) for task, rows in tasks.items()]
     return Answer(
         f"At {found.columns[-1]} times the length of training: {short}.",
