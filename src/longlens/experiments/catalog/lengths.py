@@ -83,8 +83,8 @@ EXPERIMENT = Experiment(
         "as many keys and values at all lengths. Longer ListOps (4 × 64): 1,000 expressions of 2, "
         "4 and 8 times 50 to 200 tokens, of the same depth at most; Text (4 × 64): 2,000 of the "
         "test reviews, cut at 1,024, 2,048 and 4,096 bytes.",
-        "P is 5 and B is 0.001, which leaves 0.6 of a score at 512 tokens, in the fastest head; a row "
-        "of L has a hundred times that. FoX starts at the rates of LaS.",
+        "P is 5 and B is 0.001, which leaves 0.6 of a score at 512 tokens, in the fastest head; a "
+        "row of L has a hundred times that. FoX starts at the rates of LaS.",
     ),
     kind="curve",
     x_label="times the length of training",
