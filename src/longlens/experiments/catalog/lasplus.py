@@ -112,6 +112,13 @@ ROWS: dict[str, Row] = {
     "in minutes, causal, values as targets, without LaS": _minutes(
         "ListOps", softmax=True, **VALUES
     ),
+    # trees are ten levels deep: twice the layers
+    "LaS+ in minutes, causal, values as targets, 12 layers": _minutes(
+        "ListOps", depth=12, **VALUES
+    ),
+    "in minutes, causal, values as targets, 12 layers, without LaS": _minutes(
+        "ListOps", softmax=True, depth=12, **VALUES
+    ),
     "LaS+ geometric": _row(mixer_options={"bound": 0.03, "spacing": "geometric"}),
     "LaS+ learned decay": _row(mixer_options={"learned_alpha": True}),
     "LaS+ denoising too": _row(protocol="denoise+augment"),
@@ -137,7 +144,7 @@ EXPERIMENT = Experiment(
     source="ours; Megalodon and MEGA as published, locality study arXiv 2501.14850",
     runs=tuple(run for run in cross(ROWS, COLUMNS) if _sensible(run.row, run.column)),
     published=BEST_OF_LRA,
-    cost="97 runs a seed; published for a Transformer of this size: minutes to hours a run",
+    cost="99 runs a seed; published for a Transformer of this size: minutes to hours a run",
     notes=(
         *DATA_NOTES,
         *LOCALITY_NOTES,
