@@ -69,7 +69,7 @@ def _decays(shape: list[int], device: torch.device, window: int) -> dict[str, di
     gates = -RATE_MAX * torch.rand(B, H, L, D, device=device)
     alpha = decay_rates(H, RATE_MAX, device=device)
     taps = smoothing_taps(H, window, "gaussian").to(device)
-    return {
+    forms: dict[str, dict[str, Any]] = {
         "LaS, taps": dict(alpha=alpha, rate_max=RATE_MAX, taps=taps.requires_grad_()),
         "ALiBi": dict(slopes=alibi_slopes(H).to(device).requires_grad_()),
         "ALiBi, slopes to 0.01": dict(slopes=decay_rates(H, 1e-2, device=device).requires_grad_()),
@@ -78,6 +78,9 @@ def _decays(shape: list[int], device: torch.device, window: int) -> dict[str, di
         "Wall": dict(log_gate=gates.requires_grad_(), rate_max=RATE_MAX),
         "sink": dict(sink=torch.zeros(H, device=device, requires_grad=True)),
     }
+    if device.type == "cuda":  # elsewhere it is the formula, which takes minutes
+        forms["power law"] = dict(power=torch.ones(H, device=device, requires_grad=True))
+    return forms
 
 
 def _others() -> dict[str, Callable[..., Tensor]]:

@@ -32,7 +32,9 @@ def test_within_twice_the_error_of_the_formula(parts, rate, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [8, 40, 64, 96, 128, 256])
 @pytest.mark.parametrize(("queries", "keys", "masked"), [(300, 300, False), (70, 200, True)])
-@pytest.mark.parametrize("parts", [("log_forget", "slopes"), ("slopes", "sink", "taps")])
+@pytest.mark.parametrize(
+    "parts", [("log_forget", "slopes"), ("slopes", "sink", "taps"), ("power", "log_forget")]
+)
 def test_levels_in_the_kernel(parts, queries, keys, masked, width, dtype):
     """Every width of tiles, blocks that are not full, masks, groups, fewer queries than keys."""
     case = Case(2, 2, 2, queries, keys, width, width, parts, 0.05, masked, 7)
@@ -83,6 +85,7 @@ def test_explain_names_the_kernels_that_run():
     gate = -1e-3 * torch.rand(2, 4, 256, 64, device="cuda")
     for options, last in (
         (dict(log_forget=forget), "added_forward"),
+        (dict(power=torch.ones(4, device="cuda")), "added_forward"),
         (dict(log_gate=gate, rate_max=1e-3), "scaled_dot_product_attention"),
         (dict(log_gate=gate, rate_max=1e-3, log_forget=forget), "added_forward"),
     ):

@@ -33,6 +33,10 @@ CASES = {
     "sink": Case(1, 1, 2, 70, 70, 8, 8, ("log_forget", "sink"), 0.1, True, 6),
     "gates": Case(1, 2, 1, 150, 150, 12, 8, ("log_gate", "log_forget"), 0.004, False, 7),
     "gates and rates": Case(1, 1, 2, 70, 70, 8, 8, ("alpha", "log_gate", "sink"), 0.004, True, 8),
+    "power": Case(2, 2, 1, 140, 140, 16, 16, ("power",), 0.5, False, 14),
+    "power and more": Case(
+        1, 1, 2, 50, 131, 8, 24, ("power", "log_forget", "slopes", "sink", "taps"), 0.3, True, 15
+    ),
     "masked": Case(2, 1, 1, 70, 70, 8, 8, ("log_gate",), 0.004, True, 9),
 }
 
@@ -96,7 +100,7 @@ def test_any_call(case):
 
 
 @short
-@pytest.mark.parametrize("name", ["fox", "gates"])
+@pytest.mark.parametrize("name", ["fox", "gates", "power and more"])
 def test_every_kernel_once(name):
     assert over_budget(CASES[name], torch.float16) == []
 
@@ -183,7 +187,7 @@ def test_gates_that_lie_as_a_projection_writes_them(inside):
 
 
 @short
-@pytest.mark.parametrize("name", ["fox", "gates", "sink", "last queries"])
+@pytest.mark.parametrize("name", ["fox", "gates", "sink", "last queries", "power"])
 def test_explain_names_the_kernels_that_run(name):
     tensors, mask, _ = CASES[name].tensors(torch.float32)
     options = dict(key_mask=mask, enable_gqa=True, impl="triton")
@@ -223,7 +227,7 @@ def check_far_keys(case, dtype, monkeypatch):
     tensors, _, _ = case.tensors(dtype)
     q, k, v = (tensors[n] for n in ("query", "key", "value"))
     forget, slopes, scale = tensors.get("log_forget"), tensors.get("slopes"), 8**-0.5
-    *_, level, reach = added_op._forward(q, k, v, forget, slopes, None, scale)
+    *_, level, reach = added_op._forward(q, k, v, forget, slopes, None, None, scale)
     begin, end = (t.view(*q.shape[:2], -1) for t in added_op._parted(reach, q))
     weights = _bounds(q, k, level.sum(2).double(), scale)
     rows, columns = (torch.arange(n) // 16 for n in weights.shape[2:])

@@ -100,11 +100,16 @@ def _many_calls(call: DecayCall, assumed: Assumed) -> str | None:
 
 
 def _no_fold(call: DecayCall) -> str | None:
-    """What no difference of positions can express, and what fused kernels do not have."""
-    if needs_formula(*call.tensors.values()) or functional() or exporting():
-        return "a derivative or a transform that only the formula has"
+    """What no difference of positions can express, and what no fused attention has."""
     if call.power is not None:
         return "a power law is no difference of positions"
+    return _no_fused(call)
+
+
+def _no_fused(call: DecayCall) -> str | None:
+    """What no fused attention has, ours included."""
+    if needs_formula(*call.tensors.values()) or functional() or exporting():
+        return "a derivative or a transform that only the formula has"
     if call.taps is not None and call.smoothing == "masked" and call.taps.shape[1] > 1:
         return "taps that are cut at the query"
     if call.query.numel() == 0 or call.value.numel() == 0:
@@ -133,11 +138,12 @@ def _no_kernels(call: DecayCall) -> str | None:
 def _no_kernel(call: DecayCall, assumed: Assumed) -> str | None:
     if not call.is_causal:
         return "two-sided decay"
-    if not (call.adds or call.sink is not None or call.key_mask is not None or _cut(call)):
+    added = call.adds or call.power is not None
+    if not (added or call.sink is not None or call.key_mask is not None or _cut(call)):
         return "nothing that one call of plain attention does not serve"
     if call.multiplies and not assumed.fits:
         return "a decay of products that is out of range, or not known"
-    return _no_fold(call) or _no_kernels(call)
+    return _no_fused(call) or _no_kernels(call)
 
 
 def _cut(call: DecayCall) -> str | None:

@@ -134,12 +134,12 @@ def las_steps(call: DecayCall, plan: Plan) -> list[str]:
 
 
 def run_kernel(call: DecayCall, plan: Plan) -> Tensor:
-    """Attention by our kernel, which adds levels to scores, whatever their range."""
+    """Attention by our kernel, which adds decays to scores, whatever their range."""
     q, k, v = _prepared(call, plan)
     q, k = _folded(call, plan, q, k)
     out, lse = added_attention(
-        q, k, v, log_forget=call.log_forget, slopes=call.slopes, mask=call.key_mask,
-        scale=call.scale,
+        q, k, v, log_forget=call.log_forget, slopes=call.slopes, power=call.power,
+        mask=call.key_mask, scale=call.scale,
     )  # fmt: skip
     if call.sink is None:
         return out
@@ -151,7 +151,7 @@ def kernel_steps(call: DecayCall, plan: Plan) -> list[str]:
     """The functions and kernels of `run_kernel`."""
     reach = (
         ["longest_rows", "longest_rows", "level_reach"]
-        if finds_reach(call.key.shape[2], call.key_mask)
+        if finds_reach(call.key.shape[2], call.key_mask, call.power)
         else []
     )
     return [*_prepare_steps(call, plan), "level_sums", *reach, "added_forward"]
