@@ -204,11 +204,13 @@ def mean_text(experiment: ResultTable, cells: Mapping[str, TableCell]) -> str:
 
     Either stands only where no column is missing: means over different columns would stand beside
     each other and say nothing. Columns for which nobody published anything (stand-ins) are left
-    out, where others have that. Curves and single columns have no mean.
+    out, where others have that. Curves, single columns and columns of one run have no mean.
     """
     with_published = {column for row in experiment.published.values() for column in row}
     chosen = [cells[name] for name in cells if name in with_published] or list(cells.values())
-    if experiment.kind != "table" or experiment.metric != "accuracy" or len(chosen) < 2:
+    if experiment.kind != "table" or experiment.reads or experiment.metric != "accuracy":
+        return MISSING
+    if len(chosen) < 2:
         return MISSING
     ours = [cell.mean for cell in chosen if cell.comparable and cell.mean is not None]
     theirs = [cell.published for cell in chosen if cell.published is not None]

@@ -15,6 +15,7 @@ from longlens.report.layout import full_width
 from longlens.report.results import Results
 
 NEITHER = ("no decay", "no smoother")
+LAS = ("LaS", "average")
 
 
 class Effect(NamedTuple):
@@ -39,7 +40,7 @@ class Effect(NamedTuple):
 
 
 def other_decays(results: Results) -> Answer | None:
-    """What each decay adds to none, with the same smoother, and each smoother to none."""
+    """The best decay and smoother beside LaS and neither, and what each adds to none."""
     found = next((e for e in results.experiments if e.name == "decays"), None)
     if found is None:
         return None
@@ -51,13 +52,16 @@ def other_decays(results: Results) -> Answer | None:
         effects = {kind: _effects(here, place) for place, kind in enumerate(("decay", "smoother"))}
         if not all(effects.values()):
             continue
-        best = {k: max(each, key=lambda e: mean(e.points)) for k, each in effects.items()}
-        short.append(f"{column}: most is added by {joined([e.text() for e in best.values()])}.")
+        short.append(f"{column}: {_best(here)}.")
         said += [
             f"{column}, points that a {kind} adds to none, mean and 95 % interval over partners "
             f"(their number): {', '.join(e.text() for e in each)}."
             for kind, each in effects.items()
         ]
+        said.append(
+            f"{column}, points that smoothers add beside each decay, mean and 95 % interval (their "
+            f"number): {', '.join(e.text() for e in _smoothed(here))}."
+        )
         for effect in [e for each in effects.values() for e in each]:
             shown.setdefault(effect.name, {})[column] = mean(effect.points)
     if not short:
@@ -69,6 +73,28 @@ def other_decays(results: Results) -> Answer | None:
         )
     )  # fmt: skip
     return Answer(" ".join(short), said, [figure], {f"t-{found.name}": found.title})
+
+
+def _best(here: Mapping[str, TableCell]) -> str:
+    """The row with most, beside LaS and beside neither decay nor smoother, where they were run."""
+    best = max(here, key=lambda row: here[row].mean or 0.0)
+    others = {"LaS": ", ".join(LAS), "neither": ", ".join(NEITHER)}
+    parts = [f"{best} {here[best].mean:.1f} %"] + [
+        f"{name} {here[row].mean:.1f} %" for name, row in others.items() if row in here
+    ]
+    seeds = {len(cell.values) for cell in here.values()}
+    return joined(parts) + (" (one seed each)" if seeds == {1} else "")
+
+
+def _smoothed(here: Mapping[str, TableCell]) -> list[Effect]:
+    """What smoothers add to none, by the decay that is beside them."""
+    points: dict[str, list[float]] = {}
+    for row, cell in here.items():
+        decay, smoother = row.split(", ")
+        base = here.get(f"{decay}, {NEITHER[1]}")
+        if base is not None and smoother != NEITHER[1] and cell.mean is not None:
+            points.setdefault(decay, []).append(cell.mean - (base.mean or 0.0))
+    return [Effect(name, each) for name, each in points.items()]
 
 
 def _effects(here: Mapping[str, TableCell], place: int) -> list[Effect]:
