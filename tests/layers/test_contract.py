@@ -186,6 +186,30 @@ def test_a_chunked_layer_compiles_once_for_any_number_of_blocks(key):
     assert counter.frame_count == 2  # the first length, and every other one
 
 
+def check_programs(key):
+    """A layer with an FFT makes one program for a length, and one for all others of its range."""
+    torch.compiler.reset()
+    mixer = make(key, DIM)
+    counter = CompileCounterWithBackend("aot_eager")
+    fast = torch.compile(mixer, fullgraph=True, backend=counter)
+    with torch.no_grad():
+        for length in (60, 36, 44, 51):
+            x = torch.randn(2, length, DIM)
+            torch.testing.assert_close(fast(x), mixer(x), rtol=1e-4, atol=1e-5)
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("key", ["s4d", "mega"])
+def test_a_convolution_compiles_once_for_a_range_of_lengths(key):
+    check_programs(key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [k for k in KEYS if make(k).cost == "L log L"])
+def test_every_convolution_compiles_once_for_a_range_of_lengths(key):
+    check_programs(key)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # inductor warns of its own parts, and of complex numbers
 @every_key

@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 def fft_length(minimum: int) -> int:
-    """An FFT length of at least ``minimum`` with no prime factor above 5, at most a third longer.
+    """An FFT length of at least ``minimum`` with no prime factor above 13.
 
-    FFT libraries are several times slower at lengths with large prime factors. Few lengths are
-    used, and found by comparisons alone, so that a compiled graph serves a range of sequences.
+    FFT libraries are several times slower at lengths with large prime factors. A compiled program
+    serves all sequences whose length follows by the same formula, so there are few of these.
 
-    >>> [fft_length(n) for n in (1, 7, 1999, 2049)]
-    [4, 8, 2048, 2560]
+    >>> [fft_length(n) for n in (1, 65, 1999, 2049, 8193)]
+    [64, 128, 2048, 2304, 10240]
     """
-    octave = 1
+    for most, step in ((1024, 64), (4096, 256), (8192, 512)):
+        if minimum <= most:
+            return -(-minimum // step) * step
+    octave = 2048
     while 6 * octave < minimum:
         octave *= 2
-    for factor in (4, 5):
-        if factor * octave >= minimum:
-            return factor * octave
-    return 6 * octave
+    return next(n * octave for n in (4, 5, 6) if n * octave >= minimum)
 
 
 def _check(x: Tensor, kernel: Tensor, backward: Tensor | None) -> None:

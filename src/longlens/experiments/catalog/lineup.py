@@ -38,12 +38,6 @@ def _row(mixer: str, *options: dict[str, Any], **changes: Any) -> Callable[[str]
     return lambda column: merged(TASKS[column], BASE, COLUMNS[column], model, changes)
 
 
-def _long_kernel(mixer: str, *options: dict[str, Any], **changes: Any) -> Callable[[str], Cell]:
-    """Programs of long convolutions differ by length: making them all takes longer than a run."""
-    row = _row(mixer, *options, **changes)
-    return lambda column: row(column) | ({"compile": False} if "shapes" in COLUMNS[column] else {})
-
-
 ROTARY: Cell = {"positions": "rotary", "bidirectional": True}
 ROWS: dict[str, Row] = {
     "softmax": _row("softmax", HEADS),
@@ -52,10 +46,10 @@ ROWS: dict[str, Row] = {
     "S": _row("s", HEADS, SMOOTHING),
     "LaS": _row("las", HEADS, DECAY, SMOOTHING),
     "LaS-chunk": _row("las-chunk", HEADS, DECAY, SMOOTHING),
-    "S4": _long_kernel("s4", bidirectional=True),
-    "MEGA": _long_kernel("mega", bidirectional=True),
-    "convolution 61": _long_kernel("conv", {"kernel_size": 61}),
-    "gMLP": _long_kernel("gmlp-toeplitz", bidirectional=True),
+    "S4": _row("s4", bidirectional=True),
+    "MEGA": _row("mega", bidirectional=True),
+    "convolution 61": _row("conv", {"kernel_size": 61}),
+    "gMLP": _row("gmlp-toeplitz", bidirectional=True),
 }
 SAME = {"LaS": "LaS", "LaS-chunk": "LaS-chunk", "S4": "S4-v2", "MEGA": "MEGA"}  # in Table 2
 
