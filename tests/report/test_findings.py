@@ -186,6 +186,11 @@ def test_what_it_cannot_do():
     )
     answer = ASK["cannot"](results(*records[2:], name="table7", metric="r2"))
     assert answer.short.startswith("Nothing that was tried. Against softmax attention LaS is not")
+    records = [runs(row, values, column) for row, values, column in (
+        ("softmax", (0.4,), "sum mod 10"), ("LaS", (0.1,), "sum mod 10"),
+        ("softmax", (0.9,), "MIN"), ("LaS", (0.8,), "MIN"))]  # fmt: skip
+    answer = ASK["cannot"](results(*records, name="subtrees"))
+    assert answer.short.endswith("LaS is behind in single runs on sum mod 10 (−30.0 points).")
 
 
 def bench_of(*ratios):

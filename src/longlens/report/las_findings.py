@@ -56,8 +56,10 @@ def with_pretraining(results: Results) -> Answer | None:
 
 
 def cannot(results: Results) -> Answer | None:
-    """Tasks that are neither local nor smooth."""
-    answer = _compared(results, _pairs(results, ["table7"]))
+    """Tasks that are neither local nor smooth, and the sums of ListOps."""
+    pairs = _pairs(results, ["table7", "subtrees"])
+    sums = [s for s in pairs if s.experiment.name == "table7" or s.column == "sum mod 10"]
+    answer = _compared(results, sums)
     if answer is None or "behind" in answer.short:
         return answer
     return replace(answer, short=f"Nothing that was tried. {answer.short}")

@@ -47,7 +47,7 @@ ROWS: dict[str, Cell] = {
     ),
     "softmax, 12 layers, root label alone": _row("softmax", depth=12, protocol="augment"),
 }
-OPERATORS = ("MIN", "MAX", "MED", "SM")
+OPERATORS = ("MIN", "MAX", "MED", "sum mod 10")
 
 EXPERIMENT = Experiment(
     name="subtrees",
