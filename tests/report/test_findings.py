@@ -316,12 +316,17 @@ def test_chance_is_a_line_where_an_audit_knows_it():
     measured = {"chance": 0.5, "majority": 0.6}
     known = Measurement("audit_text", "audit", {"task": "text", "diagnostics": measured})
     found = Results((table,), (known,))
-    assert chances(found) == {"text": {"chance": 50.0, "always the commonest class": 60.0}}
+    levels = {"chance": 50.0, "always the commonest class": 60.0}
+    assert chances(found) == {"text": {"chance": 50.0}, "text {}": levels}
     for drawn in ASK["helps"](found).figures[0]:
         assert ">chance<" in drawn and ">always the commonest class<" in drawn
     assert ">chance<" not in ASK["helps"](Results((table,))).figures[0][0]
+    other = [replace(r, options={**r.options, "task_options": {"a": 1}}) for r in table.records]
+    changed = Results((replace(table, records=tuple(other)),), (known,))
+    for drawn in ASK["helps"](changed).figures[0]:  # of other data only chance is known
+        assert ">chance<" in drawn and ">always the commonest class<" not in drawn
     measured["majority"] = 0.502
-    assert chances(found) == {"text": {"chance": 50.0}}
+    assert chances(found) == {"text": {"chance": 50.0}, "text {}": {"chance": 50.0}}
     numbers = runs("LaS", HIGH, "64"), runs("LaS", LOW, "256")
     (over,) = results(*numbers, kind="curve", x_label="D").experiments
     known = {task: {"chance": 50.0} for task in ("64", "256")}

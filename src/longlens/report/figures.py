@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import mean
+from typing import Any
 
 from longlens.charts import Line, dot_chart, line_chart
 from longlens.report.cells import SAME, Metric, TableCell, table
@@ -18,27 +20,41 @@ MOST_LINES = 12  # of one chart of learning curves
 OPERATORS = ("MIN", "MAX", "MED", "SM")  # ListOps, as its records number them
 
 
-Chances = Mapping[str, Mapping[str, float]]  # task to the names and values of its levels
+Chances = Mapping[str, Mapping[str, float]]  # data or task to the names and values of its levels
 
 
 def chances(results: Results) -> Chances:
-    """Chance, and what always naming the commonest class gives, in per cent, as audits know it."""
+    """Chance, and what always naming the commonest class gives, in per cent, as audits know it.
+
+    Chance is a task's, the commonest class that of its data with the same options.
+    """
     known: dict[str, dict[str, float]] = {}
     for audit in (m.values for m in results.measurements if m.kind == "audit"):
         measured = audit.get("diagnostics") or {}
         chance, most = measured.get("chance", audit.get("chance")), measured.get("majority") or 0
         if chance is not None:
-            levels = {"chance": chance, "always the commonest class": most}
-            known[str(audit.get("task"))] = {
-                n: 100 * v for n, v in levels.items() if v > chance + 0.005 or n == "chance"
-            }
+            task = str(audit.get("task"))
+            known[task] = known[_data(audit.get("options") or {}, task)] = {"chance": 100 * chance}
+            if most > chance + 0.005:
+                of_data = {"always the commonest class": 100 * most}
+                known[_data(audit.get("options") or {}, task)] = known[task] | of_data
     return known
 
 
+def _data(options: Mapping[str, Any], task: str) -> str:
+    """A name for the data of a run or an audit."""
+    return f"{task} {json.dumps(options.get('task_options') or {}, sort_keys=True)}"
+
+
 def _levels(records: Iterable[Record], metric: Metric, known: Chances) -> Mapping[str, float]:
-    """Those of the task of some records, if they share one and are judged by accuracy."""
-    tasks = {str(record.options.get("task")) for record in records}
-    return known.get(tasks.pop(), {}) if len(tasks) == 1 and metric.name == "accuracy" else {}
+    """Those of the data or the task of some records, if they share it and accuracy judges them."""
+    options = [record.options for record in records]
+    tasks = {str(each.get("task")) for each in options}
+    if len(tasks) != 1 or metric.name != "accuracy":
+        return {}
+    task = tasks.pop()
+    data = {_data(each, task) for each in options}
+    return known.get(data.pop() if len(data) == 1 else task) or known.get(task, {})
 
 
 def _across(levels: Mapping[str, float], lines: Sequence[Line]) -> list[Line]:

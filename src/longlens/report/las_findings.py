@@ -71,11 +71,15 @@ def _pretrained(setting: Setting) -> bool:
 
 
 def _pairs(results: Results, names: Sequence[str] = ()) -> list[Setting]:
-    """Settings with LaS and softmax, of experiments of these names in order, or of all tables."""
+    """Settings with LaS and softmax, of experiments of these names in order, or of all tables.
+
+    Of all tables: where a run fills several columns, the first, so that it counts once.
+    """
     every = [e for e in results.experiments if e.kind == "table" and e.metric != "ratio"]
     by_name = {e.name: e for e in results.experiments}
     chosen = [by_name[name] for name in names if name in by_name] if names else every
-    return [s for s in settings(chosen) if {"LaS", "softmax"} <= s.cells.keys()]
+    found = [s for s in settings(chosen) if {"LaS", "softmax"} <= s.cells.keys()]
+    return found if names else [s for s in found if s.column in [*s.experiment.reads, s.column][:1]]
 
 
 def _first(chosen: Iterable[Setting]) -> list[Setting]:
