@@ -11,7 +11,7 @@ from longlens.charts import dot_chart
 from longlens.report.cells import TableCell, table
 from longlens.report.compare import T95, joined
 from longlens.report.las_findings import Answer
-from longlens.report.layout import full_width
+from longlens.report.layout import Figure, full_width
 from longlens.report.results import Results
 
 NEITHER = ("no decay", "no smoother")
@@ -45,8 +45,7 @@ def other_decays(results: Results) -> Answer | None:
     if found is None:
         return None
     cells = table(found)
-    short, said = [], []
-    shown: dict[str, dict[str, float]] = {}
+    short, said, figures = [], [], []
     for column in found.columns:
         here = {row: cells[row][column] for row in cells if cells[row][column].mean is not None}
         effects = {kind: _effects(here, place) for place, kind in enumerate(("decay", "smoother"))}
@@ -62,17 +61,24 @@ def other_decays(results: Results) -> Answer | None:
             f"{column}, points that smoothers add beside each decay, mean and 95 % interval (their "
             f"number): {', '.join(e.text() for e in _smoothed(here))}."
         )
-        for effect in [e for each in effects.values() for e in each]:
-            shown.setdefault(effect.name, {})[column] = mean(effect.points)
+        figures.append(_figure(column, here))
     if not short:
         return None
-    figure = full_width(
+    return Answer(" ".join(short), said, figures, {f"t-{found.name}": found.title})
+
+
+def _figure(column: str, here: Mapping[str, TableCell]) -> Figure:
+    """Accuracies, a row for each decay, a mark for each smoother beside it."""
+    shown: dict[str, dict[str, float]] = {}
+    for row, cell in here.items():
+        decay, smoother = row.split(", ")
+        shown.setdefault(decay, {})[smoother] = cell.mean or 0.0
+    return full_width(
         lambda width: dot_chart(
-            "What a decay or a smoother adds to none", shown, "points of test accuracy",
-            log=False, reference=0.0, digits=1, width=width,
+            f"{column}: each decay, with each smoother", shown, "test accuracy (%)", log=False,
+            digits=1, width=width,
         )
     )  # fmt: skip
-    return Answer(" ".join(short), said, [figure], {f"t-{found.name}": found.title})
 
 
 def _best(here: Mapping[str, TableCell]) -> str:
