@@ -208,9 +208,8 @@ def mean_text(experiment: ResultTable, cells: Mapping[str, TableCell]) -> str:
     """
     with_published = {column for row in experiment.published.values() for column in row}
     chosen = [cells[name] for name in cells if name in with_published] or list(cells.values())
-    if experiment.kind != "table" or experiment.reads or experiment.metric != "accuracy":
-        return MISSING
-    if len(chosen) < 2:
+    apart = experiment.kind != "table" or experiment.reads
+    if apart or experiment.metric != "accuracy" or len(chosen) < 2:
         return MISSING
     ours = [cell.mean for cell in chosen if cell.comparable and cell.mean is not None]
     theirs = [cell.published for cell in chosen if cell.published is not None]

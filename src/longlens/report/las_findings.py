@@ -79,7 +79,11 @@ def _pairs(results: Results, names: Sequence[str] = ()) -> list[Setting]:
     by_name = {e.name: e for e in results.experiments}
     chosen = [by_name[name] for name in names if name in by_name] if names else every
     found = [s for s in settings(chosen) if {"LaS", "softmax"} <= s.cells.keys()]
-    return found if names else [s for s in found if s.column in [*s.experiment.reads, s.column][:1]]
+    return (
+        found
+        if names
+        else [s for s in found if s.column == next(iter(s.experiment.reads), s.column)]
+    )
 
 
 def _first(chosen: Iterable[Setting]) -> list[Setting]:

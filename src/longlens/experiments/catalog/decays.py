@@ -64,7 +64,7 @@ EXPERIMENT = Experiment(
     title="Decays and smoothers: the family of LaS",
     source="ours",
     runs=RUNS,
-    cost="128 runs a seed, 10 to 15 s each on an H200 that is kept busy",
+    cost="128 runs a seed, some 20 s each on an H200, ten at a time",
     notes=(
         "B is 0.001 (strong: 0.05) and P is 5; the power law has the slopes of ALiBi; gates start "
         "at the rates of LaS. Rates of Wall's gates are at most 0.05 a token, on Text 0.035.",

@@ -225,8 +225,7 @@ def _differentiate(ctx: Any, backward: Any, grads: tuple[Any, ...]) -> tuple[Any
     )
     d_forget = d_forget if ctx.asked & 1 else None
     d_slopes = d_slopes.sum(0).to(slopes.dtype) if ctx.asked & 2 else None
-    d_power = -math.log(2) * d_power.sum((0, 2)) if ctx.asked & 4 else None
-    d_power = None if d_power is None else d_power.to(power.dtype)
+    d_power = (-math.log(2) * d_power.sum((0, 2))).to(power.dtype) if ctx.asked & 4 else None
     return dq, dk, dv, d_forget, d_slopes, d_power, None, None
 
 
