@@ -137,7 +137,7 @@ def test_what_cannot_be_collapsed_is_refused():
         build_on_meta(TrainOptions(task="text", collapse=1))
     with pytest.raises(ValueError, match="text has no values of subtrees"):
         build_on_meta(TrainOptions(task="text", protocol="values"))
-    with pytest.raises(ValueError, match="both a second loss"):
+    with pytest.raises(ValueError, match="each a second loss"):
         TrainOptions(protocol="denoise+values")
     with pytest.raises(ValueError, match=r"limit .* task_options.train"):
         build_on_meta(TrainOptions(collapse=1, limit=10))

@@ -12,6 +12,7 @@ from torch import nn
 
 from longlens.config import ModelConfig, ModelOptions
 from longlens.layers.base import optim_hints
+from longlens.models.backbone import sees_ahead
 from longlens.models.build import Model, build_model
 from longlens.models.count import parameter_count
 from longlens.runs.ablate import check_ablation
@@ -24,6 +25,7 @@ from longlens.tasks.imported import imported_folder
 from longlens.tasks.listops import CLOSE
 from longlens.tasks.mix import easier_options, join_splits
 from longlens.tasks.registry import find_task
+from longlens.tasks.scratchpad import WRITTEN, most_written, with_room
 from longlens.training import augment
 from longlens.training.distributed import Ranks
 from longlens.training.examples import Hide, Prepare, mask_tokens, read_marks
@@ -64,6 +66,8 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
         values |= {"head": "language", "max_length": options.length or WINDOW}
     else:
         longest = min(options.length or spec.max_length, spec.max_length)
+        if "scratchpad" in options.protocols:
+            longest = most_written(longest)
         if spec.pad_id is not None:  # batches are padded to the next multiple
             longest = -(-longest // options.multiple) * options.multiple
         values["max_length"] = longest
@@ -79,12 +83,14 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
         values |= {"head": "regression", "num_outputs": spec.target_dim, "pooling": "none"}
     if kind in HEADS:
         values["head"] = HEADS[kind]
-    elif {"denoise", "values"} & set(options.protocols):
+    elif {"denoise", "values", "scratchpad"} & set(options.protocols):
         values["second_head"] = True
     if spec.vocab_size is not None:
         values["vocab_size"] = spec.vocab_size + hides  # the last one stands for a hidden token
     if "values" in options.protocols:
         values["vocab_size"] = CLOSE + 10  # a closing bracket of each value
+    if "scratchpad" in options.protocols:
+        values["vocab_size"] = WRITTEN + 10
     if spec.encoding == "pixels":
         values["numbers"] = options.pixels == "numbers" or (options.pixels == "auto" and not hides)
         if values["numbers"] and hides:
@@ -117,8 +123,10 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
         )
     if options.collapse and options.task != "listops":
         raise ValueError(f"collapse={options.collapse} is for listops, not for {options.task}")
-    if "values" in options.protocols and options.task != "listops":
+    if {"values", "scratchpad"} & set(options.protocols) and options.task != "listops":
         raise ValueError(f"protocol {options.protocol!r}: {options.task} has no values of subtrees")
+    if "scratchpad" in options.protocols and options.length is not None:
+        raise ValueError("length would cut expressions off a scratchpad; use task_options")
     if options.collapse and options.limit is not None:
         raise ValueError("limit would cut collapsed copies off; use task_options.train")
     if options.mix_easier:
@@ -138,6 +146,12 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
     except Exception as error:  # whatever a mixer says to options of the wrong type
         given = ", ".join(f"{name}={value!r}" for name, value in options.mixer_options.items())
         raise ValueError(f"{options.mixer} cannot be built with {given}: {error}") from None
+    if "scratchpad" in options.protocols and any(map(sees_ahead, model.backbone.mixers())):
+        raise ValueError(
+            f"protocol {options.protocol!r} needs a mixer that never sees ahead: it would read the "
+            f"values that it is to predict, got mixer={options.mixer!r} with bidirectional="
+            f"{options.bidirectional}"
+        )
     check_ablation(options, model)
     return model
 
@@ -212,6 +226,12 @@ def training_split(options: TrainOptions, task: Task) -> Split:
     return task["train"]
 
 
+def judged(options: TrainOptions, split: Split, kind: str = "supervised") -> Split:
+    """A split as a run is evaluated on it: its own examples, with room for what is written."""
+    written = "scratchpad" in options.protocols and kind == "supervised"
+    return with_room(split) if written else split
+
+
 def describe_data(options: TrainOptions, task: Task) -> dict[str, Any]:
     """What a record says about its data: what was trained on, and what the step was selected on."""
     said = task.describe()
@@ -242,8 +262,11 @@ def make_job(
     if options.collapse and kind == "supervised":
         flat = collapsed_copies(split, share=1.0)
         split = join_splits([split, collapsed_copies(split, options.collapse, options.seed)])
-    if "values" in options.protocols and kind == "supervised":
+    scratchpad = "scratchpad" in options.protocols and kind == "supervised"
+    if scratchpad or ("values" in options.protocols and kind == "supervised"):
         split, flat = marked_values(split), None if flat is None else marked_values(flat)
+    if scratchpad:
+        split, flat = with_room(split), None if flat is None else with_room(flat)
     train = Batches(split, options.batch_size, drop_last=True, limit=options.limit, **common)
     first = None
     if flat is not None:
@@ -255,7 +278,8 @@ def make_job(
         )
     rows = options.evaluate_batch or options.batch_size
     validation, test = (
-        Batches(task[split], rows, shuffle=False, **common) for split in ("validation", "test")
+        Batches(judged(options, task[split], kind), rows, shuffle=False, **common)
+        for split in ("validation", "test")
     )
     padded = any(int(b.lengths.min()) != int(b.lengths.max()) for b in (train, validation, test))
     objectives = {"masked": "masked", "causal": "next_token"}
@@ -291,4 +315,5 @@ def make_prepare(
         transform = augment.build(
             task.name, spec.image, ranks.device, compile=compiled, **options.augment_options
         )
-    return Prepare(kind, transform, hide, masked, spec.pair)
+    scratchpad = kind == "supervised" and "scratchpad" in options.protocols
+    return Prepare(kind, transform, hide, masked, spec.pair, scratchpad)

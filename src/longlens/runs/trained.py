@@ -10,19 +10,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
 from longlens import tasks
 from longlens.models.build import Model, load_model
 from longlens.models.pretrained import WEIGHTS
-from longlens.runs.build import make_job, model_config, spec_of
+from longlens.runs.build import judged, make_job, model_config, spec_of
 from longlens.runs.finished import other_data
 from longlens.runs.record import Record, read_record
 from longlens.tasks.batches import Batches
+from longlens.tasks.listops import PAD
+from longlens.tasks.scratchpad import most_written
 from longlens.tasks.spec import SPLITS
 from longlens.training.distributed import Ranks
 from longlens.training.engine import Engine
 from longlens.training.evaluate import evaluate
 from longlens.training.options import PLACEMENT, TrainOptions
+from longlens.training.scratchpad import answer, write_values
 
 Array = npt.NDArray[Any]
 ROWS = 64  # of a batch of predictions
@@ -114,8 +118,8 @@ def evaluate_run(
     job = make_job(options, data, model, ranks)
     assert job.test is not None
     batches = Batches(
-        data[split], rows, shuffle=False, length=job.test.length, buckets=options.buckets,
-        multiple=options.multiple, device=device,
+        judged(options, data[split]), rows, shuffle=False, length=job.test.length,
+        buckets=options.buckets, multiple=options.multiple, device=device,
     )  # fmt: skip
     for name, value in (where or {}).items():
         found = np.flatnonzero(data[split].extra(name) == value)
@@ -171,16 +175,26 @@ def predict_run(
     by_length: dict[int, list[int]] = {}
     for number, example in enumerate(inputs):
         by_length.setdefault(len(example), []).append(number)
+    protocols = str(record.options.get("protocol", "")).split("+")
+    ask = ask_on_scratchpad if "scratchpad" in protocols else Model.__call__
     answers: list[dict[str, Any]] = [{} for _ in inputs]
     for members in by_length.values():  # of one length, so that nothing is padded
         for start in range(0, len(members), ROWS):
             some = members[start : start + ROWS]
             batch = torch.from_numpy(np.stack([inputs[number] for number in some]))
             with torch.no_grad():
-                outputs = model(batch.to(device)).float().cpu()
+                outputs = ask(model, batch.to(device)).float().cpu()
             for number, output in zip(some, outputs, strict=True):
                 answers[number] = _answer(output, model.config.head, names)
     return answers
+
+
+def ask_on_scratchpad(model: Model, tokens: torch.Tensor) -> torch.Tensor:
+    """The answers (B, C) to ListOps (B, L) of a model that writes values down first."""
+    length = tokens.shape[1]
+    room = F.pad(tokens, (0, most_written(length) - length), value=PAD)
+    written, _ = write_values(room)
+    return answer(lambda x, mask: model(x, mask, tokens=True), written, written != PAD)
 
 
 def _numbers(text: str, encoding: str | None, number: int) -> Array:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from longlens import tasks
+from longlens.runs.build import judged
 from longlens.tasks.batches import Batches
 from longlens.training.distributed import Ranks
 from longlens.training.engine import Engine
@@ -39,10 +40,11 @@ def load_transfer(options: TrainOptions, ranks: Ranks, own: Batches | None) -> d
             buckets=options.buckets, multiple=options.multiple, rank=ranks.rank,
             world_size=ranks.world_size, device=ranks.device,
         )  # fmt: skip
-        probe = Batches(task["test"], ranks.world_size, **common)
+        split = judged(options, task["test"])
+        probe = Batches(split, ranks.world_size, **common)
         share = int(own.lengths.max()) / int(probe.lengths.max())
         fewer = max(1, int(rows * min(1.0, share)) // ranks.world_size) * ranks.world_size
-        found[name] = Elsewhere(Batches(task["test"], fewer, **common), fewer // ranks.world_size)
+        found[name] = Elsewhere(Batches(split, fewer, **common), fewer // ranks.world_size)
     return found
 
 

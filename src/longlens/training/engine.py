@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from longlens.training.objective import SUMS, Objective
 from longlens.training.optim import Optimizer, parameter_groups, update_average
 from longlens.training.options import TrainOptions
 from longlens.training.process import is_compiled
+from longlens.training.scratchpad import answer
 
 DENOISING = Objective("masked")
 
@@ -48,11 +50,14 @@ class Engine:
         self.graphs = options.graphs if on_cuda else "none"
         if self.graphs == "auto":
             self.graphs = "step" if ranks.world_size == 1 else "none"
+        self._heads = {"tokens": True} if job.prepare.scratchpad else {}
         self._losses: Callable[[Examples, Tensor], tuple[Tensor, Tensor]] = self._loss_and_sums
-        self.forward: Callable[[Tensor, Tensor | None], Tensor] = self._outputs
+        self.forward: Callable[[Tensor, Tensor | None], Any] = self._outputs
         self.compiled = is_compiled(options, self.device)
         if self.compiled:
             self._compile()
+        if job.prepare.scratchpad:
+            self.forward = partial(answer, self.forward)
         self.update: Callable[[Examples], None] = self.device_step
         if self.graphs == "step":
             if ranks.world_size > 1:
@@ -172,11 +177,10 @@ class Engine:
             second = DENOISING.sums(tokens, original, hidden)
         return loss, torch.cat([sums, second])
 
-    def _outputs(self, inputs: Tensor, mask: Tensor | None) -> Tensor:
-        """The model's outputs, for evaluation."""
+    def _outputs(self, inputs: Tensor, mask: Tensor | None) -> Any:
+        """The model's outputs, for evaluation; with a scratchpad those of both heads."""
         with self._autocast():
-            outputs: Tensor = self.module(inputs, mask)
-        return outputs
+            return self.module(inputs, mask, **self._heads)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.low_precision:

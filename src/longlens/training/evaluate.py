@@ -73,7 +73,8 @@ def _outputs(engine: Engine, examples: Examples, rows: int) -> Tensor:
     inputs, mask = fill_rows(examples.inputs, rows), examples.mask
     mask = None if mask is None else fill_rows(mask, rows)
     try:
-        return engine.forward(inputs, mask)[: len(examples.inputs)]
+        outputs: Tensor = engine.forward(inputs, mask)
+        return outputs[: len(examples.inputs)]
     except RuntimeError as error:
         if out_of_memory(error):
             raise TrainingError(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from longlens.tasks.batches import Batch
+from longlens.training.scratchpad import write_values
 
 Transform = Callable[[Tensor, Tensor | None, torch.Generator], Tensor]
 """(inputs, mask, generator) -> inputs of the same shape."""
@@ -25,7 +26,8 @@ class Examples:
     """The tensors of one step, all with the batch first.
 
     ``where`` says which positions the loss counts (None: all). Under denoising ``hidden`` says
-    which inputs were hidden and ``original`` what stood there.
+    which inputs were hidden and ``original`` what stood there; with a scratchpad, at which brackets
+    to predict which values.
     """
 
     inputs: Tensor
@@ -65,6 +67,8 @@ class Prepare:
         masked: give every batch a mask, also one without padding, so that there are fewer
             programs to compile.
         pairs: inputs are (B, 2, L); pretraining takes the two as rows of their own.
+        scratchpad: write the values of ListOps' subexpressions behind them; in training these are
+            targets of a second loss.
     """
 
     kind: str = "supervised"
@@ -72,11 +76,12 @@ class Prepare:
     hide: Hide | None = None
     masked: bool = False
     pairs: bool = False
+    scratchpad: bool = False
 
     @property
     def denoises(self) -> bool:
         """Whether there is a second loss."""
-        return self.kind == "supervised" and self.hide is not None
+        return self.kind == "supervised" and (self.hide is not None or self.scratchpad)
 
     @property
     def rows_per_example(self) -> int:
@@ -99,7 +104,11 @@ class Prepare:
             assert self.hide is not None
             corrupted, hidden = self.hide(inputs, mask, generator)
             return Examples(corrupted, inputs, mask, where=hidden)
+        if self.scratchpad:
+            inputs, values = write_values(inputs)
         whole = Examples(inputs, batch.targets, mask, where=mask)
+        if training and self.scratchpad:
+            return replace(whole, hidden=values > 0, original=values)
         if training and self.hide is not None:
             corrupted, hidden = self.hide(inputs, mask, generator)
             return replace(whole, inputs=corrupted, hidden=hidden, original=inputs)

@@ -13,7 +13,7 @@ from longlens.files import sha256_of
 from longlens.training.budget import seconds
 from longlens.untrusted import check_folder_name
 
-PROTOCOLS = ("scratch", "denoise", "values", "augment", "pretrain")
+PROTOCOLS = ("scratch", "denoise", "values", "scratchpad", "augment", "pretrain")
 CHOICES = {
     "schedule": ("cosine", "linear", "constant", "plateau"),
     "dtype": ("auto", "float32", "bfloat16"),
@@ -86,10 +86,10 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
 
     # --- protocol ---
     protocol: str = "scratch"
-    """scratch, or any of denoise, values, augment and pretrain joined by "+", as in
+    """scratch, or any of denoise, values, scratchpad, augment and pretrain joined by "+", as in
     denoise+augment."""
     denoise_weight: float = 1.0
-    """Weight of the second loss under denoise and values."""
+    """Weight of the second loss under denoise, values and scratchpad."""
     augment_options: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task's augmentation, as in {"policy": false} for image."""
     mix_easier: bool = False
@@ -244,11 +244,14 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
         for part in self.protocols:
             if part not in PROTOCOLS or (part == "scratch" and len(self.protocols) > 1):
                 raise ValueError(
-                    "protocol must be scratch, or some of denoise, values, augment and pretrain "
-                    f'joined by "+", got {self.protocol!r}'
+                    "protocol must be scratch, or some of denoise, values, scratchpad, augment and "
+                    f'pretrain joined by "+", got {self.protocol!r}'
                 )
-        if {"denoise", "values"} <= set(self.protocols):
-            raise ValueError(f"denoise and values are both a second loss, got {self.protocol!r}")
+        if len({"denoise", "values", "scratchpad"} & set(self.protocols)) > 1:
+            raise ValueError(
+                "denoise, values and scratchpad are each a second loss, and there can be one, got "
+                f"{self.protocol!r}"
+            )
         given = [n for n in ("steps", "epochs", "budget") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"give one of steps, epochs and budget, not {' and '.join(given)}")

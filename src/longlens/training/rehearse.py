@@ -23,6 +23,7 @@ from longlens.training.examples import Examples
 from longlens.training.faults import TrainingError, largest_that_fits, out_of_memory
 from longlens.training.job import Job
 from longlens.training.options import TrainOptions
+from longlens.training.scratchpad import USUAL_PASSES
 
 MakeExamples = Callable[[Batch], Examples]
 
@@ -68,7 +69,8 @@ def choose_steps(
 
 def evaluation_work(job: Job, options: TrainOptions) -> float:
     """Steps that are as much work as an evaluation, by the number of examples."""
-    return budget.FORWARD * len(job.validation.members) / options.batch_size
+    passes = USUAL_PASSES if job.prepare.scratchpad else 1
+    return budget.FORWARD * passes * len(job.validation.members) / options.batch_size
 
 
 def rows_that_fit(engine: Engine, examples: MakeExamples, share: int) -> int:
