@@ -272,9 +272,36 @@ def test_questions_without_records_name_a_command():
     assert found[0].points[0][1].startswith("Against softmax attention")
     missing = [part for part in found if any("would tell" in words for words in part.text)]
     assert [part.key for part in missing] == [
-        "part", "rotary", "pretraining", "semantics", "cannot", "decays", "longer", "speed",
-        "range",
+        "part", "rotary", "pretraining", "semantics", "arena", "cannot", "decays", "longer",
+        "speed", "range",
     ]  # fmt: skip
+
+
+def test_how_far_attention_gets():
+    """Recipes are chosen on validation; more labels stand apart and enter no mean."""
+
+    def judged(records, validation):
+        return [replace(r, metrics={**r.metrics, "validation": {"accuracy": validation}})
+                for r in records]  # fmt: skip
+
+    rows = [
+        judged(runs("first", (0.91,), mixer="las"), 0.80),
+        judged(runs("second", (0.89, 0.90), mixer="las"), 0.85),
+        judged(runs("first", (0.6,), "ListOps", mixer="las"), 0.60),
+    ]
+    more = judged(runs("written", (0.99,), "ListOps", "las", protocol="scratchpad+augment"), 0.99)
+    published = {"MEGA": {"Text": 90.0, "ListOps": 63.0}, "Old": {"Text": 80.0, "ListOps": 62.0},
+                 "Half": {"Text": 99.0}}  # fmt: skip
+    found = results(*rows, more, name="lasplus", published=published)
+    answer = ASK["arena"](found)
+    assert answer.short == (
+        "With the tasks' own labels to 89.50 on Text and 60.00 on ListOps, 74.75 on average; MEGA "
+        "is published with 76.50. With more labels to 99.00 on ListOps."
+    )
+    assert "trained on the values of subexpressions" in answer.sentences[0]
+    assert answer.sentences[1] == "Text: 89.50 ± 0.71 by “second”, chosen on validation (2 seeds)."
+    assert ASK["arena"](results(more, name="lasplus", published=published)) is None
+    assert ASK["arena"](results(*rows, name="minutes")) is None
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.key)

@@ -16,7 +16,8 @@ from longlens.tables import MISSING, number
 # Names that papers use for what a record calls otherwise.
 SAME = {"bits_per_byte": "bits_per_token", "bits_per_character": "bits_per_token"}
 # Marks of numbers that are compared with no published one and averaged with nothing.
-APART = {"stand-in", "quick", "validation", "selected on test", "validation trained on"}
+APART = {"stand-in", "quick", "validation", "selected on test", "validation trained on",
+         "more labels"}  # fmt: skip
 LOWER = ("bits_per_token", "bits_per_byte", "bits_per_character", "perplexity", "loss")
 
 
@@ -71,6 +72,8 @@ class TableCell:
     published: float | None
     records: tuple[Record, ...]
     quick: bool = False
+    beside_published: bool = False
+    """Whether the experiment has published numbers, of runs with the task's own labels."""
 
     @cached_property
     def scored(self) -> list[tuple[Record, float]]:
@@ -122,6 +125,9 @@ class TableCell:
             marks.append(("selected on test", "the test split chose the step: an upper bound"))
         if "train" in selected_on:
             marks.append(("validation trained on", "whether it can be fitted: no generalisation"))
+        if self.beside_published and any(map(uses_more_labels, self.records)):
+            marks.append(("more labels", "trained on values of subexpressions, which the task does "
+                          "not give: compares with no published number"))  # fmt: skip
         if self.values and not any(r.metrics.get("test") for r, _ in self.scored):
             marks.append(("validation", "on the validation split: there is no test result"))
         if any(record.clean is False for record, _ in self.scored):
@@ -177,6 +183,12 @@ class TableCell:
         }
 
 
+def uses_more_labels(record: Record) -> bool:
+    """Whether a run of ListOps saw the values of subexpressions in training."""
+    protocols = set(str(record.options.get("protocol")).split("+"))
+    return bool(record.options.get("collapse") or protocols & {"values", "scratchpad"})
+
+
 def table(experiment: ResultTable) -> dict[str, dict[str, TableCell]]:
     """All cells of an experiment, by row and column."""
     metric = Metric(experiment.metric)
@@ -192,6 +204,7 @@ def table(experiment: ResultTable) -> dict[str, dict[str, TableCell]]:
                 published=experiment.published.get(row, {}).get(column),
                 records=(records := tuple(by_place.get((row, column), ()))),
                 quick=bool(records) and experiment.quick,
+                beside_published=bool(experiment.published),
             )
             for column in experiment.columns
         }

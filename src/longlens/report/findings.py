@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from longlens.report import las_findings as las
 from longlens.report import other_findings as other
+from longlens.report.arena_findings import how_far
 from longlens.report.decay_findings import other_decays
 from longlens.report.las_findings import Answer
 from longlens.report.layout import Part
@@ -40,6 +41,8 @@ QUESTIONS = (
              "longlens run lasplus --only '*in minutes*' --only Text --seeds 3"),
     Question("semantics", "Which choices give the paper's numbers?", las.semantics,
              "longlens run readings --seeds 3"),
+    Question("arena", "How far does attention get on the Long Range Arena?", how_far,
+             "longlens run lasplus --only 'LaS+ in minutes' --only ListOps --only Text"),
     Question("cannot", "What can it not do?", las.cannot, "longlens run table7 --seeds 5"),
     Question("decays", "Do other decays or smoothers do better?", other_decays,
              "longlens run decays --only Text"),
