@@ -135,6 +135,9 @@ def test_positions_and_pretraining_are_told_apart():
     )
     assert "not to be told apart on Image (0.0 points)" in ASK["rotary"](both).short
     assert ASK["pretraining"](both).short.endswith("LaS is behind on Mail (−8.0 points).")
+    values = dict(positions="rotary", protocol="scratchpad+augment")  # a question of its own
+    more = results(runs("softmax", HIGH, **values), runs("LaS", LOW, **values))
+    assert ASK["rotary"](more) is None
     assert ASK["helps"](results(runs("softmax", LOW))) is None
     assert ASK["pretraining"](results(runs("softmax", LOW), runs("LaS", HIGH))) is None
 

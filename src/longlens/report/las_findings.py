@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from longlens.report.cells import TableCell, filled
+from longlens.report.cells import TableCell, filled, uses_more_labels
 from longlens.report.compare import Difference, Setting, grouped, joined, model_of, settings
 from longlens.report.figures import Rows, cell_figure
 from longlens.report.layout import Figure
@@ -38,7 +38,7 @@ def helps(results: Results) -> Answer | None:
 
 def with_rotary(results: Results) -> Answer | None:
     """The same with rotary positions, and what it was without in the same experiments."""
-    pairs = [s for s in _pairs(results) if not _pretrained(s)]
+    pairs = [s for s in _pairs(results) if not _pretrained(s) and not _more_labels(s)]
     chosen = [s for s in pairs if s.options.get("positions") == "rotary"]
     answer = _compared(results, chosen, most=3)
     places = {(s.experiment.name, s.column) for s in chosen}
@@ -57,12 +57,17 @@ def with_pretraining(results: Results) -> Answer | None:
 
 def cannot(results: Results) -> Answer | None:
     """Tasks that are neither local nor smooth, and the sums of ListOps."""
-    pairs = _pairs(results, ["table7", "subtrees"])
+    pairs = _pairs(results, ["table7", "subtrees", "scratchpad"])
     sums = [s for s in pairs if s.experiment.name == "table7" or s.column == "sum mod 10"]
     answer = _compared(results, sums)
     if answer is None or "behind" in answer.short:
         return answer
     return replace(answer, short=f"Nothing that was tried. {answer.short}")
+
+
+def _more_labels(setting: Setting) -> bool:
+    """Runs that learn sums from the values of subexpressions: another question (:func:`cannot`)."""
+    return any(uses_more_labels(r) for c in setting.cells["LaS"] for r in c.records)
 
 
 def _pretrained(setting: Setting) -> bool:
