@@ -298,8 +298,8 @@ def test_how_far_attention_gets():
     found = results(*rows, more, name="lasplus", published=published)
     answer = ASK["arena"](found)
     assert answer.short == (
-        "With the tasks' own labels to 89.50 on Text and 60.00 on ListOps, 74.75 on average; MEGA "
-        "is published with 76.50. With more labels to 99.00 on ListOps."
+        "74.75 on average over Text and ListOps; MEGA is published with 76.50. With more labels "
+        "99.00 on ListOps."
     )
     assert "trained on the values of subexpressions" in answer.sentences[0]
     assert answer.sentences[1] == "Text: 89.50 ± 0.71 by “second”, chosen on validation (2 seeds)."

@@ -66,12 +66,13 @@ def _short(
     theirs: tuple[str, dict[str, float]] | None,
 ) -> str:
     show = next(iter(fair.values())).metric.show
-    said = f"With the tasks' own labels to {_numbers(fair)}"
+    said = _numbers(fair)
     if len(fair) > 1:
-        said += f", {show(mean(cell.mean or 0.0 for cell in fair.values()))} on average"
+        average = show(mean(cell.mean or 0.0 for cell in fair.values()))
+        said = f"{average} on average over {joined(list(fair))}"
     if theirs is not None:
         said += f"; {theirs[0]} is published with {show(mean(theirs[1].values()))}"
-    return f"{said}." + (f" With more labels to {_numbers(more)}." if more else "")
+    return f"{said}." + (f" With more labels {_numbers(more)}." if more else "")
 
 
 def _numbers(cells: Mapping[str, TableCell]) -> str:
