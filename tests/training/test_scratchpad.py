@@ -123,8 +123,12 @@ def test_all_at_once_is_one_by_one(task):
 
 
 def test_a_run_is_trained_evaluated_and_asked(task, root, tmp_path):
-    record = train_run(TrainOptions(**SMALL, root=root, runs=str(tmp_path)))
+    longer = {"task_options": {"min_length": 60, "max_length": 120, "max_depth": 5}}
+    options = TrainOptions(**SMALL, root=root, runs=str(tmp_path),
+                           transfer_options={"longer": longer})  # fmt: skip
+    record = train_run(options)
     test = record.metrics["test"]
+    assert record.transfer["longer"]["examples"] == SIZES["test"]
     assert set(test) >= {"loss", "accuracy", "accuracy_by_operator"}
     again = evaluate_run(record.folder, root=root)
     assert again["accuracy"] == test["accuracy"]
@@ -139,6 +143,7 @@ def test_a_run_is_trained_evaluated_and_asked(task, root, tmp_path):
         ({"bidirectional": True}, "never sees ahead"),
         ({"task": "cumsum", "task_options": {}, "protocol": "scratchpad"}, "no values of subtrees"),
         ({"length": 30}, "would cut expressions"),
+        ({"transfer_options": {"cut": {"length": 30}}}, "would cut expressions"),
         ({"protocol": "scratchpad+values"}, "there can be one"),
     ],
 )

@@ -125,8 +125,6 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
         raise ValueError(f"collapse={options.collapse} is for listops, not for {options.task}")
     if {"values", "scratchpad"} & set(options.protocols) and options.task != "listops":
         raise ValueError(f"protocol {options.protocol!r}: {options.task} has no values of subtrees")
-    if "scratchpad" in options.protocols and options.length is not None:
-        raise ValueError("length would cut expressions off a scratchpad; use task_options")
     if options.collapse and options.limit is not None:
         raise ValueError("limit would cut collapsed copies off; use task_options.train")
     if options.mix_easier:
@@ -226,10 +224,14 @@ def training_split(options: TrainOptions, task: Task) -> Split:
     return task["train"]
 
 
+def writes(options: TrainOptions, kind: str = "supervised") -> bool:
+    """Whether values are written on a scratchpad in this stage of a run."""
+    return "scratchpad" in options.protocols and kind == "supervised"
+
+
 def judged(options: TrainOptions, split: Split, kind: str = "supervised") -> Split:
     """A split as a run is evaluated on it: its own examples, with room for what is written."""
-    written = "scratchpad" in options.protocols and kind == "supervised"
-    return with_room(split) if written else split
+    return with_room(split) if writes(options, kind) else split
 
 
 def describe_data(options: TrainOptions, task: Task) -> dict[str, Any]:
@@ -262,11 +264,9 @@ def make_job(
     if options.collapse and kind == "supervised":
         flat = collapsed_copies(split, share=1.0)
         split = join_splits([split, collapsed_copies(split, options.collapse, options.seed)])
-    scratchpad = "scratchpad" in options.protocols and kind == "supervised"
-    if scratchpad or ("values" in options.protocols and kind == "supervised"):
-        split, flat = marked_values(split), None if flat is None else marked_values(flat)
-    if scratchpad:
-        split, flat = with_room(split), None if flat is None else with_room(flat)
+    if {"values", "scratchpad"} & set(options.protocols) and kind == "supervised":
+        split = judged(options, marked_values(split), kind)
+        flat = None if flat is None else judged(options, marked_values(flat), kind)
     train = Batches(split, options.batch_size, drop_last=True, limit=options.limit, **common)
     first = None
     if flat is not None:
@@ -315,5 +315,4 @@ def make_prepare(
         transform = augment.build(
             task.name, spec.image, ranks.device, compile=compiled, **options.augment_options
         )
-    scratchpad = kind == "supervised" and "scratchpad" in options.protocols
-    return Prepare(kind, transform, hide, masked, spec.pair, scratchpad)
+    return Prepare(kind, transform, hide, masked, spec.pair, writes(options, kind))

@@ -252,6 +252,9 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
                 "denoise, values and scratchpad are each a second loss, and there can be one, got "
                 f"{self.protocol!r}"
             )
+        cuts = [self.length, *(given.get("length") for given in self.transfer_options.values())]
+        if "scratchpad" in self.protocols and any(length is not None for length in cuts):
+            raise ValueError("length would cut expressions off a scratchpad; use task_options")
         given = [n for n in ("steps", "epochs", "budget") if getattr(self, n) is not None]
         if len(given) > 1:
             raise ValueError(f"give one of steps, epochs and budget, not {' and '.join(given)}")

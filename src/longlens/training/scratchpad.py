@@ -55,6 +55,8 @@ def answer(forward: Forward, inputs: Tensor, mask: Tensor | None) -> Tensor:
     causal model that is what writing them one by one from left to right gives (Jacobi decoding,
     Song et al. 2021), in about as many passes as the tree has levels.
 
+    What still changes after ``PASSES`` of them stays as it is then.
+
     Args:
         forward: the model, which must not see ahead.
         inputs: (B, L) from :func:`write_values`; which values it has does not matter.
