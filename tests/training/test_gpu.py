@@ -44,10 +44,12 @@ def on_gpu(run_options):
 PLATEAU = {"schedule": "plateau", "plateau_patience": 1, "plateau_factor": 0.2, "warmup": 0.0,
            "lr": 0.01, "evaluate_every": 4}  # fmt: skip
 COLLAPSED = {"collapse": 2, "collapse_steps": 6, "protocol": "values+augment"}
+SCRATCHPAD = {"protocol": "scratchpad+augment", "length": None, "bidirectional": False}
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"micro_batch": 2}, {"norm": "batch", "ema": 0.0}, PLATEAU, COLLAPSED]
+    "changes",
+    [{}, {"micro_batch": 2}, {"norm": "batch", "ema": 0.0}, PLATEAU, COLLAPSED, SCRATCHPAD],
 )
 def test_captured_steps_equal_eager_ones(on_gpu, changes):
     eager = on_gpu(dropout=0.0, name="eager", **changes)
