@@ -135,6 +135,9 @@ def test_a_run_is_trained_evaluated_and_asked(task, root, tmp_path):
     answers = predict_run(record.folder, [e.inputs[0] for e in task["test"]])
     right = [a["prediction"] == e.target for a, e in zip(answers, task["test"], strict=True)]
     assert np.mean(right) == pytest.approx(test["accuracy"])
+    for wrong in ([12, 3, 15, 15, 15], [12, 3, 4], [12, 3, 4, 20], [3, 4], [12, 15, 12, 15]):
+        with pytest.raises(ValueError, match="takes whole expressions of ListOps"):
+            predict_run(record.folder, [np.array(wrong)])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from longlens.runs.build import judged, make_job, model_config, spec_of
 from longlens.runs.finished import other_data
 from longlens.runs.record import Record, read_record
 from longlens.tasks.batches import Batches
-from longlens.tasks.listops import PAD
+from longlens.tasks.listops import CLOSE, OPERATOR, PAD
 from longlens.tasks.scratchpad import most_written
 from longlens.tasks.spec import SPLITS
 from longlens.training.distributed import Ranks
@@ -190,8 +190,20 @@ def predict_run(
 
 
 def ask_on_scratchpad(model: Model, tokens: torch.Tensor) -> torch.Tensor:
-    """The answers (B, C) to ListOps (B, L) of a model that writes values down first."""
+    """The answers (B, C) to ListOps (B, L) of a model that writes values down first.
+
+    Raises:
+        ValueError: these are no expressions.
+    """
     length = tokens.shape[1]
+    opened = ((tokens >= OPERATOR) & (tokens < CLOSE)).sum(1)
+    closed = (tokens == CLOSE).sum(1)
+    possible = (closed > 0) & (closed <= length // 3)  # every operator has an argument
+    if int(tokens.max()) > CLOSE or not torch.equal(opened, closed) or not possible.all():
+        raise ValueError(
+            f"a run on a scratchpad takes whole expressions of ListOps, tokens 0 … {CLOSE} with a "
+            f"closing bracket ({CLOSE}) for every operator ({OPERATOR} … {CLOSE - 1})"
+        )
     room = F.pad(tokens, (0, most_written(length) - length), value=PAD)
     written, _ = write_values(room)
     return answer(lambda x, mask: model(x, mask, tokens=True), written, written != PAD)
