@@ -16,7 +16,7 @@ from longlens.weights import load_tensors
 from tests.training.runs import tiny
 from tests.training.test_loop import import_stream
 from tests.training.test_resume import ROOT
-from tests.training.two_ranks import MUON, SAME, STREAM
+from tests.training.two_ranks import MUON, SAME, SCRATCHPAD, STREAM
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,7 @@ def folder(tmp_path_factory):
     train_run(tiny(folder, **SAME, name="one"))
     train_run(tiny(folder, **MUON, name="one-muon"))
     train_run(tiny(folder, **STREAM, name="one-stream"))
+    train_run(tiny(folder, **SCRATCHPAD, name="one-scratchpad"))
     helper = subprocess.Popen(
         [sys.executable, "-m", "tests.training.two_ranks", str(folder)],
         cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -69,6 +70,11 @@ def test_two_ranks_equal_one_with_twice_the_rows(folder, kind):
 
 def test_two_ranks_equal_one_under_muon(folder):
     close(folder, "one-muon", "ddp-muon")
+
+
+def test_ranks_make_the_same_number_of_passes_over_a_scratchpad(folder):
+    """Each pass gathers weights from all ranks: one that had settled sooner would be waited for."""
+    close(folder, "one-scratchpad", "fsdp-scratchpad")
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

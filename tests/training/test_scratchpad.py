@@ -85,7 +85,8 @@ def test_steps_see_true_values_and_evaluation_sees_none(task, root, protocol):
     batch = next(job.train.epoch(0))
     examples = job.prepare(batch, generator, training=True)
     for row, target in zip(examples.inputs, batch.targets, strict=True):
-        plain = row[(row != PAD) & ~(row == CLOSE).roll(1)]
+        after = torch.cat([torch.tensor([False]), row[:-1] == CLOSE])
+        plain = row[(row != PAD) & ~after]
         assert by_hand(plain.numpy()) == row[row != PAD].tolist()
         assert listops_value(plain.numpy())[0] == target
     assert torch.equal(examples.hidden, examples.inputs == CLOSE)
@@ -130,12 +131,15 @@ def test_a_run_is_trained_evaluated_and_asked(task, root, tmp_path):
     test = record.metrics["test"]
     assert record.transfer["longer"]["examples"] == SIZES["test"]
     assert set(test) >= {"loss", "accuracy", "accuracy_by_operator"}
+    with pytest.raises(ValueError, match="cut expressions off"):
+        evaluate_run(record.folder, root=root, length=20)
     again = evaluate_run(record.folder, root=root)
     assert again["accuracy"] == test["accuracy"]
     answers = predict_run(record.folder, [e.inputs[0] for e in task["test"]])
     right = [a["prediction"] == e.target for a, e in zip(answers, task["test"], strict=True)]
     assert np.mean(right) == pytest.approx(test["accuracy"])
-    for wrong in ([12, 3, 15, 15, 15], [12, 3, 4], [12, 3, 4, 20], [3, 4], [12, 15, 12, 15]):
+    two = [12, 3, 3, 15, 12, 3, 3, 15]
+    for wrong in ([12, 3, 15, 15, 15], [12, 3, 4], [12, 3, 4, 20], [3, 4], [12, 12, 15, 15], two):
         with pytest.raises(ValueError, match="takes whole expressions of ListOps"):
             predict_run(record.folder, [np.array(wrong)])
 
@@ -148,6 +152,7 @@ def test_a_run_is_trained_evaluated_and_asked(task, root, tmp_path):
         ({"length": 30}, "would cut expressions"),
         ({"transfer_options": {"cut": {"length": 30}}}, "would cut expressions"),
         ({"protocol": "scratchpad+values"}, "there can be one"),
+        ({"protocol": "pretrain+scratchpad"}, "no pretraining"),
     ],
 )
 def test_what_cannot_be_is_refused(change, message):

@@ -24,6 +24,7 @@ SAME = {"dropout": 0.0, "ema": 0.9, "steps": 12, "evaluate_every": 6}
 STREAM = SAME | {"task": "stream", "task_options": {}, "length": 20, "mixer": "lru",
                  "mixer_options": {}, "batch_size": 4}  # fmt: skip
 MUON = SAME | {"optimizer": "muon"}
+SCRATCHPAD = SAME | {"protocol": "scratchpad", "length": None, "bidirectional": False}
 RUNS = {
     "ddp": SAME,
     "ddp-muon": MUON,
@@ -32,6 +33,7 @@ RUNS = {
     "fsdp-micro": SAME | {"micro_batch": 2, "parallel": "fsdp"},
     "ddp-stream": STREAM,
     "fsdp-stream": STREAM | {"parallel": "fsdp"},
+    "fsdp-scratchpad": SCRATCHPAD | {"parallel": "fsdp"},
 }
 STOPPED = {"ddp-stopped": SAME, "fsdp-stopped": SAME | {"parallel": "fsdp"}}
 

@@ -138,6 +138,10 @@ def _run(
             f"{folder} has no weights ({WEIGHTS}): its status is {status!r}; a run's weights are "
             "written when it has finished"
         )
+    if recorded and "scratchpad" in str(recorded.options.get("protocol")).split("+"):
+        raise ValueError(
+            f"{folder} was trained on a scratchpad, and views show a model on bare inputs"
+        )
     model = load_model(folder)
     config: ModelConfig = model.config
     size = min(length or 512, config.max_length)

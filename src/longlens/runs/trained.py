@@ -96,6 +96,10 @@ def evaluate_run(
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     record, model = load_trained(folder, torch.device(device))
+    if length is not None and uses_scratchpad(record):
+        raise ValueError(
+            f"{folder} writes on a scratchpad, and length would cut expressions off it"
+        )
     changes: dict[str, Any] = {"compile": False, "graphs": "none", "mix_easier": False,
                                "limit": None, "collapse": 0, "device": device}  # fmt: skip
     changes |= {} if root is None else {"root": root}
@@ -175,8 +179,7 @@ def predict_run(
     by_length: dict[int, list[int]] = {}
     for number, example in enumerate(inputs):
         by_length.setdefault(len(example), []).append(number)
-    protocols = str(record.options.get("protocol", "")).split("+")
-    ask = ask_on_scratchpad if "scratchpad" in protocols else Model.__call__
+    ask = ask_on_scratchpad if uses_scratchpad(record) else Model.__call__
     answers: list[dict[str, Any]] = [{} for _ in inputs]
     for members in by_length.values():  # of one length, so that nothing is padded
         for start in range(0, len(members), ROWS):
@@ -189,6 +192,11 @@ def predict_run(
     return answers
 
 
+def uses_scratchpad(record: Record) -> bool:
+    """Whether a run's model writes values down before it answers."""
+    return "scratchpad" in str(record.options.get("protocol")).split("+")
+
+
 def ask_on_scratchpad(model: Model, tokens: torch.Tensor) -> torch.Tensor:
     """The answers (B, C) to ListOps (B, L) of a model that writes values down first.
 
@@ -196,13 +204,15 @@ def ask_on_scratchpad(model: Model, tokens: torch.Tensor) -> torch.Tensor:
         ValueError: these are no expressions.
     """
     length = tokens.shape[1]
-    opened = ((tokens >= OPERATOR) & (tokens < CLOSE)).sum(1)
-    closed = (tokens == CLOSE).sum(1)
-    possible = (closed > 0) & (closed <= length // 3)  # every operator has an argument
-    if int(tokens.max()) > CLOSE or not torch.equal(opened, closed) or not possible.all():
+    opens, closes = (tokens >= OPERATOR) & (tokens < CLOSE), tokens == CLOSE
+    depth = (opens.long() - closes.long()).cumsum(1)
+    one_tree = (depth[:, :-1] > 0).all() and not depth[:, -1].any()
+    full = int(closes.sum(1).max()) <= length // 3  # every operator has an argument
+    if int(tokens.min()) == PAD or int(tokens.max()) > CLOSE or not one_tree or not full:
         raise ValueError(
-            f"a run on a scratchpad takes whole expressions of ListOps, tokens 0 … {CLOSE} with a "
-            f"closing bracket ({CLOSE}) for every operator ({OPERATOR} … {CLOSE - 1})"
+            f"a run on a scratchpad takes whole expressions of ListOps, tokens 1 … {CLOSE} with a "
+            f"closing bracket ({CLOSE}) for every operator ({OPERATOR} … {CLOSE - 1}), got "
+            f"{tokens[0].tolist()[:20]} among others"
         )
     room = F.pad(tokens, (0, most_written(length) - length), value=PAD)
     written, _ = write_values(room)

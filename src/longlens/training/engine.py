@@ -57,7 +57,7 @@ class Engine:
         if self.compiled:
             self._compile()
         if job.prepare.scratchpad:
-            self.forward = partial(answer, self.forward)
+            self.forward = partial(answer, self.forward, on_any_rank=ranks.any)
         self.update: Callable[[Examples], None] = self.device_step
         if self.graphs == "step":
             if ranks.world_size > 1:

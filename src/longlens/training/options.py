@@ -252,6 +252,8 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
                 "denoise, values and scratchpad are each a second loss, and there can be one, got "
                 f"{self.protocol!r}"
             )
+        if {"pretrain", "scratchpad"} <= set(self.protocols):
+            raise ValueError(f"a scratchpad has no pretraining, got {self.protocol!r}")
         cuts = [self.length, *(given.get("length") for given in self.transfer_options.values())]
         if "scratchpad" in self.protocols and any(length is not None for length in cuts):
             raise ValueError("length would cut expressions off a scratchpad; use task_options")

@@ -48,7 +48,12 @@ def write_values(tokens: Tensor) -> tuple[Tensor, Tensor]:
     return written[:, :-1], predicted[:, :-1]
 
 
-def answer(forward: Forward, inputs: Tensor, mask: Tensor | None) -> Tensor:
+def answer(
+    forward: Forward,
+    inputs: Tensor,
+    mask: Tensor | None,
+    on_any_rank: Callable[[bool], bool] = bool,
+) -> Tensor:
     """The model's answer after it has written all values itself.
 
     All of them are predicted at once and put in their places, until none changes any more: in a
@@ -61,6 +66,8 @@ def answer(forward: Forward, inputs: Tensor, mask: Tensor | None) -> Tensor:
         forward: the model, which must not see ahead.
         inputs: (B, L) from :func:`write_values`; which values it has does not matter.
         mask: (B, L) or None.
+        on_any_rank: whether something is so on any rank; all make the same number of passes, as a
+            model in shards needs.
 
     Returns:
         (B, C).
@@ -71,7 +78,7 @@ def answer(forward: Forward, inputs: Tensor, mask: Tensor | None) -> Tensor:
         outputs, tokens = forward(inputs, mask)
         values = WRITTEN + tokens[..., WRITTEN : WRITTEN + 10].argmax(-1)
         written = torch.where(places, values.roll(1, 1), inputs)
-        if torch.equal(written, inputs):
+        if not on_any_rank(not torch.equal(written, inputs)):
             break
         inputs = written
     return outputs

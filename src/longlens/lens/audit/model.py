@@ -34,6 +34,8 @@ def shuffled_accuracy(
     """
     if not (folder / WEIGHTS).exists():
         raise ValueError(f"{folder} has no weights ({WEIGHTS}): the run is not finished")
+    if "scratchpad" in options.protocols:
+        raise ValueError(f"{folder} writes values down as it reads: in another order it has none")
     cuda = options.device != "cpu" and torch.cuda.is_available()
     device = torch.device("cuda" if cuda else "cpu")
     model = load_model(folder).to(device).eval()
