@@ -1,8 +1,8 @@
 """ListOps with subtrees replaced by their values: shorter expressions that have the same value.
 
-From LRA's long trees and the labels of their roots no known model learns sums modulo 10: they
-stay at chance. Lists of digits teach them in minutes, and a list with one operator inside is the
-next step; whether that leads to whole trees is open. Copies of the training expressions, each
+From LRA's long trees and the labels of their roots no model that we know learns sums modulo 10:
+they stay at chance. Lists of digits teach them in minutes, and a list with one operator inside is
+the next step; whether that leads to whole trees is open. Copies of the training expressions, each
 collapsed at random, hold every step from such lists to whole trees, and keep lists from being
 forgotten over deeper ones. Values of subtrees shorten training inputs and are no targets;
 validation and test keep their whole trees.

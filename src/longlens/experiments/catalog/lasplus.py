@@ -15,11 +15,11 @@ shuffled on ListOps, denoising on Text and Retrieval, augmentation on Image, eas
 and images turned on Pathfinder. "In minutes" is the recipe for users, 7 to 14 minutes a task on an
 H200: Muon, wider heads, an average of the weights, for Text a wider model that is pretrained by
 masked tokens, and ListOps read from left to right, with the answer at the last token. Each further
-row takes one part away or changes one. On ListOps "shorter too" adds expressions of 50 to 500
-tokens to training, data that no published run had; "collapsed" adds copies of the training
-expressions in which operators chosen at random are replaced by their values; "values as targets"
-and "scratchpad" use the values of subexpressions as labels, the latter written behind them, given
-in training and the model's own afterwards.
+row changes one part, or more where its name says so. On ListOps "shorter too" adds expressions of
+50 to 500 tokens to training, data that no published run had; "collapsed" adds copies of the
+training expressions in which operators chosen at random are replaced by their values; "values as
+targets" and "scratchpad" use the values of subexpressions as labels, the latter written behind
+them, given in training and the model's own afterwards.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ EXPERIMENT = Experiment(
         "Rows 'collapsed' use the values of subtrees, which LRA does not give, to shorten training "
         "inputs; 'values as targets' train on them at closing brackets; 'scratchpad' reads them as "
         "well, behind the brackets, where the trained model writes its own. All of these use more "
-        "labels than any published run had. Validation and test are LRA's own.",
+        "labels than any published run had. Validation and test are whole and without values.",
         "Path-X has no recipe in the study: Pathfinder's with batches of 16 for 50 epochs.",
     ),
 )

@@ -2,11 +2,11 @@
 
     longlens run subtrees [--only '*12 layers'] [--seeds 3] [--quick]
 
-Sums modulo 10 are what published models of ListOps do not learn. Here the value of every subtree is
-a target at its closing bracket (more labels than LRA gives, marked wherever such a number stands),
-and expressions have 50 to 200 tokens. Small causal models with rotary positions, 6 or 12 layers of
-128, read out at the last token. Columns are the accuracy on test, and that by the operator at the
-root. Nothing is published.
+Sums modulo 10 are what published models of LRA's ListOps do not learn. Here the value of every
+subtree is a target at its closing bracket (more labels than LRA gives); in rows with a scratchpad
+it is also read there. Expressions have 50 to 200 tokens. Small causal models with rotary positions,
+6 or 12 layers of 128, read out at the last token. Columns are the accuracy on test, and that by the
+operator at the root. Nothing is published.
 """
 
 from __future__ import annotations
