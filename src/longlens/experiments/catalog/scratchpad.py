@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from longlens.experiments.catalog.base import Experiment, Run, merged
-from longlens.experiments.catalog.subtrees import OPERATORS
+from longlens.experiments.catalog.subtrees import by_operator
 from longlens.runs.cell import Cell
 
 BASE: Cell = {
@@ -50,11 +50,5 @@ EXPERIMENT = Experiment(
         "P is 5 and B is 0.001. Arguments are shuffled in training. All rows but the last two use "
         "the value of every subexpression in training, labels that LRA does not give.",
     ),
-    reads={
-        "small ListOps": "metrics.test.accuracy",
-        **{
-            name: f"metrics.test.accuracy_by_operator.{number}.accuracy"
-            for number, name in enumerate(OPERATORS)
-        },
-    },
+    reads=by_operator("small ListOps"),
 )
