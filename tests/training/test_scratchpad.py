@@ -5,6 +5,8 @@ import pytest
 import torch
 
 from longlens import tasks
+from longlens.lens.audit.model import shuffled_accuracy
+from longlens.lens.subjects import find_subjects
 from longlens.models.backbone import sees_ahead
 from longlens.runs import train_run
 from longlens.runs.build import build_on_meta, make_job, make_model
@@ -133,6 +135,10 @@ def test_a_run_is_trained_evaluated_and_asked(task, root, tmp_path):
     assert set(test) >= {"loss", "accuracy", "accuracy_by_operator"}
     with pytest.raises(ValueError, match="cut expressions off"):
         evaluate_run(record.folder, root=root, length=20)
+    with pytest.raises(ValueError, match="writes values down"):  # lens and audit read bare inputs
+        shuffled_accuracy(record.folder, task, options)
+    with pytest.raises(ValueError, match="on bare inputs"):
+        find_subjects(str(record.folder))
     again = evaluate_run(record.folder, root=root)
     assert again["accuracy"] == test["accuracy"]
     answers = predict_run(record.folder, [e.inputs[0] for e in task["test"]])
