@@ -48,6 +48,8 @@ ROWS: dict[str, Cell] = {
     "softmax, 12 layers, root label alone": _row("softmax", depth=12, protocol="augment"),
     # values are read as well, behind their brackets; the trained model writes its own
     "softmax, 6 layers, scratchpad": _row("softmax", protocol="scratchpad+augment"),
+    "L, 6 layers, scratchpad": _row("l", DECAY, protocol="scratchpad+augment"),
+    "S, 6 layers, scratchpad": _row("s", SMOOTHING, protocol="scratchpad+augment"),
     "LaS, 6 layers, scratchpad": _row("las", SMOOTHING | DECAY, protocol="scratchpad+augment"),
     "softmax, 12 layers, scratchpad": _row("softmax", depth=12, protocol="scratchpad+augment"),
     "LaS, 12 layers, scratchpad": _row(
@@ -70,7 +72,7 @@ EXPERIMENT = Experiment(
     title="ListOps with the values of subtrees as targets",
     source="ours",
     runs=tuple(Run(row, "short ListOps", cell) for row, cell in ROWS.items()),
-    cost="14 runs a seed; seven at once took 5 minutes on an H200 that did other work, too",
+    cost="16 runs a seed; seven at once took 5 minutes on an H200 that did other work, too",
     notes=(
         "P is 5 and B is 0.001. Arguments are shuffled in training. All rows but those of the root "
         "label alone train on the value of every subtree, labels that LRA does not give; those "
