@@ -32,7 +32,9 @@ def test_a_table_is_run_once(tmp_path, capsys, monkeypatch):
     assert main(["run", table, "--runs", runs]) == 0  # nothing is trained twice
     assert {run.name: run for run in find_runs(runs)} == first
     out, err = capsys.readouterr()
-    assert "2/2 cumsum-las-1" in out
+    last = next(run for run in first.values() if run.seed == 1)
+    values = f"validation {last.value('validation'):.4f}  test {last.value('test'):.4f}"
+    assert f"2/2 {last.name}: {values}" in out  # which split a number is of
     assert err.count("step 2/2  validation") == 2  # each shows its steps, once
     assert main(["run", table, "--runs", str(tmp_path / "quiet"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""

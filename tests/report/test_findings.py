@@ -1,5 +1,6 @@
 """Findings are written by rules: other records, other sentences."""
 
+import inspect
 import shlex
 from dataclasses import replace
 
@@ -7,12 +8,13 @@ import pytest
 
 from longlens.cli import run
 from longlens.experiments.catalog import find
-from longlens.report.compare import Difference, settings
+from longlens.report.compare import STATED, Difference, settings
 from longlens.report.figures import chances, overview
 from longlens.report.findings import BEST, QUESTIONS, findings
 from longlens.report.results import Bench, Measurement, Results
 from longlens.runs.record import Record, given_options
 from longlens.runs.results import ResultTable
+from longlens.training.augment.image import AugmentImage
 from tests.report.test_page import audit
 
 ASK = {question.key: question.answer for question in QUESTIONS}
@@ -89,6 +91,18 @@ def test_only_runs_that_differ_in_las_alone_are_compared():
     assert ASK["helps"](results(runs("softmax", LOW), other)) is None
     quick = results(runs("softmax", LOW), runs("LaS", HIGH), quick=True)
     assert ASK["helps"](quick) is None
+
+
+def test_a_stated_default_is_no_difference():
+    def answer(**stated):
+        plain = runs("softmax", LOW, augment_options={"shift": 0.125})
+        augment = {"shift": 0.125, **stated}
+        return ASK["helps"](results(plain, runs("LaS", HIGH, augment_options=augment)))
+
+    assert "+8.0 points" in answer(policy=True).short
+    assert answer(policy=False) is None
+    default = inspect.signature(AugmentImage).parameters["policy"].default
+    assert default is STATED["augment_options"]["policy"]
 
 
 def test_bits_count_downwards():

@@ -204,8 +204,8 @@ def main(argv: Sequence[str]) -> int:
     def each(place: int, record: Record) -> None:
         nonlocal done
         done += 1
-        value = record.value("validation")
-        shown = record.status if value is None else f"{value:.4f}"
-        print(f"{done}/{len(cells)} {record.name}: {shown}", flush=True)
+        values = [(split, record.value(split)) for split in ("validation", "test")]
+        shown = "  ".join(f"{split} {value:.4f}" for split, value in values if value is not None)
+        print(f"{done}/{len(cells)} {record.name}: {shown or record.status}", flush=True)
 
     return report_failures(sweep(cells, engine, each=each))

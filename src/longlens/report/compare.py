@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import variance
+from typing import Any
 
 from longlens.report.cells import TableCell, filled
 from longlens.runs.record import Record
@@ -25,6 +26,8 @@ OPERATORS = {"window", "bound", "spacing", "smoothing", "edge", "learned_alpha",
              "smoother"}  # fmt: skip
 MEANS = {"mixer", "seed", "shapes", "compile", "compile_blocks", "graphs", "evaluate_batch",
          "log_every", "buckets"}  # fmt: skip
+# Defaults inside of an option that some records state and others leave out
+STATED = {"augment_options": {"policy": True}}
 UNFAIR = {"selected on test", "validation trained on", "validation", "quick"}
 
 
@@ -123,15 +126,23 @@ def settings(experiments: Iterable[ResultTable]) -> Iterator[Setting]:
             record = cell.scored[0][0]
             if (model := model_of(record)) is None:
                 continue
-            options = {k: v for k, v in record.options.items() if k not in MEANS}
-            mixer_options = record.options.get("mixer_options") or {}
-            options["mixer_options"] = {
-                k: v for k, v in mixer_options.items() if k not in OPERATORS
-            }
+            options = _without_operators(record.options)
             key = json.dumps([cell.column, options, record.data.get("identity")], sort_keys=True)
             setting = found.setdefault(key, Setting(experiment, cell.column, options))
             setting.cells.setdefault(model, []).append(cell)
         yield from (setting for setting in found.values() if len(setting.cells) > 1)
+
+
+def _without_operators(options: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's options without LaS's own, without how it was computed, without stated defaults."""
+    kept = {k: v for k, v in options.items() if k not in MEANS}
+    mixer = options.get("mixer_options") or {}
+    kept["mixer_options"] = {k: v for k, v in mixer.items() if k not in OPERATORS}
+    for name, defaults in STATED.items():
+        inner = kept.pop(name, None) or {}
+        if left := {k: v for k, v in inner.items() if (k, v) not in defaults.items()}:
+            kept[name] = left
+    return kept
 
 
 PHRASES = {
