@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,7 @@ from longlens.files import BusyError, locked, make_folder
 from longlens.runs.finished import finished_record
 from longlens.runs.record import BUSY, LOCK, Record, RecordWriter
 from longlens.runs.run import check_model, run_folder, train_run
+from longlens.tasks.own import bring_ucr
 from longlens.training.faults import Stopped
 from longlens.training.log import CHECKPOINTS
 from longlens.training.options import TrainOptions, difference, recorded_identity
@@ -182,11 +184,15 @@ def _is_busy(options: TrainOptions) -> bool:
 def as_options(cell: Cell | TrainOptions) -> TrainOptions:
     """A cell's options, checked; those of a mapping show no progress unless it says so.
 
+    A set of the UCR archive, ``ucr:NAME``, is imported and becomes the task of its name.
+
     Raises:
         ValueError: an option is wrong, or the model cannot be built.
     """
     if not isinstance(cell, TrainOptions):
         cell = TrainOptions.from_values({"progress": False, **cell})
+    if cell.task.startswith("ucr:"):
+        cell = replace(cell, task=bring_ucr(cell.task, cell.root))
     check_model(cell)  # or it would fail after the cells before it have run
     return cell
 
