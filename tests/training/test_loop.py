@@ -37,7 +37,7 @@ def import_stream(root):
     import numpy as np
 
     np.save(folder / "tokens.npy", np.arange(4000, dtype=np.uint8) % 7)
-    import_arrays("stream", folder / "tokens.npy", root=root)
+    import_arrays("stream", folder / "tokens.npy", root=root, replace=True)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,23 @@ def test_next_token_prediction_learns_a_cycle(run_options, data):
     record = train_run(options)
     assert record.metric == {"name": "bits_per_token", "higher_is_better": False}
     assert record.metrics["test"]["bits_per_token"] < 0.5 < math.log2(7)
+
+
+def test_a_run_that_loses_what_it_learned_says_so(run_options, data, monkeypatch, capsys):
+    import_stream(data)
+    options = run_options(task="stream", task_options={}, length=32, mixer="lru", mixer_options={},
+                          dim=16, dropout=0.0, ema=0.0, lr=0.03, steps=40, log_every=5,
+                          progress=True)  # fmt: skip
+    assert not train_run(replace(options, name="calm")).events
+    assert "back where it began" not in capsys.readouterr().err
+    monkeypatch.setattr(
+        loop.Schedule, "factor", lambda self, step: 1.0 if step < 25 else 300.0
+    )  # far too high
+    record = train_run(replace(options, name="lost"))
+    (event,) = record.events  # once, though it stays lost
+    assert event["kind"] == "collapse" and event["step"] > 25
+    assert event["loss"] > math.log(7) > event["lowest"]
+    assert capsys.readouterr().err.count("is back where it began") == 1
 
 
 def test_the_record_says_it_all(run_options):

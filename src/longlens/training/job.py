@@ -91,6 +91,30 @@ class State:
     timed_steps: int = 0
     timed_tokens: int = 0
     timed_padded: int = 0
+    first_loss: float | None = None
+    """Of the first line of the training curve."""
+    lowest_loss: float | None = None
+    collapsed: bool = False
+    """Whether training has lost again what it had learned."""
+
+    def watch(self, loss: float) -> bool:
+        """Take note of a training loss; True where it is the first that is back at the beginning.
+
+        Loss rises in many runs for a while. It is back where it had fallen by a tenth or more and
+        stands within a hundredth of the first one again, or above it.
+
+        >>> state = State()
+        >>> [state.watch(loss) for loss in (2.31, 2.1, 1.5, 2.0, 2.3, 2.3)]
+        [False, False, False, False, True, False]
+        """
+        if self.first_loss is None or self.lowest_loss is None:
+            self.first_loss = self.lowest_loss = loss
+        self.lowest_loss = min(self.lowest_loss, loss)
+        learned = self.lowest_loss <= 0.9 * self.first_loss
+        if self.collapsed or not learned or loss < 0.99 * self.first_loss:
+            return False
+        self.collapsed = True
+        return True
 
 
 @dataclass(frozen=True)

@@ -229,6 +229,13 @@ class Trainer:
         self.engine.clear()
         state.logged = state.step
         self._write(line)
+        if state.watch(line["loss"]):
+            lowest = state.lowest_loss
+            self._event("collapse", step=state.step, loss=line["loss"], lowest=lowest)
+            self.display.say(
+                f"step {state.step}: the training loss, {line['loss']:.4f}, is back where it began "
+                f"(lowest: {lowest:.4f}); the learning rate may be too high"
+            )
 
     def _line(self, split: str) -> dict[str, Any]:
         return {
