@@ -100,7 +100,7 @@ class State:
     def watch(self, loss: float) -> bool:
         """Take note of a training loss; True where it is the first that is back at the beginning.
 
-        Loss rises in many runs for a while. It is back where it had fallen by a tenth or more and
+        Loss rises in many runs for a while. It is back where it had fallen by a fifth or more and
         stands within a hundredth of the first one again, or above it.
 
         >>> state = State()
@@ -110,7 +110,7 @@ class State:
         if self.first_loss is None or self.lowest_loss is None:
             self.first_loss = self.lowest_loss = loss
         self.lowest_loss = min(self.lowest_loss, loss)
-        learned = self.lowest_loss <= 0.9 * self.first_loss
+        learned = self.lowest_loss <= 0.8 * self.first_loss
         if self.collapsed or not learned or loss < 0.99 * self.first_loss:
             return False
         self.collapsed = True
