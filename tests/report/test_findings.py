@@ -157,17 +157,22 @@ def test_positions_and_pretraining_are_told_apart():
 
 
 def test_what_is_left_is_compared_with_what_there_was():
-    some = results(
+    rotary = dict(positions="rotary")
+    some = [
         runs("softmax", LOW),
         runs("LaS", HIGH),
-        runs("softmax, rotary", LOW, mixer="softmax", positions="rotary"),
-        runs("LaS, rotary", (0.67, 0.675, 0.68), mixer="las", positions="rotary"),
-    )
-    answer = ASK["rotary"](some)
+        runs("softmax, rotary", LOW, mixer="softmax", **rotary),
+        runs("LaS, rotary", (0.67, 0.675, 0.68), mixer="las", **rotary),
+    ]
+    answer = ASK["rotary"](results(*some))
     assert answer.short.endswith("LaS is ahead on Text (+2.5 points).")
     assert answer.sentences[0] == (
         "Without positions, in the same experiments, it is ahead on Text (+8.0 points)."
     )
+    once = runs("softmax", [0.6], "Image", **rotary), runs("LaS", [0.5], "Image", **rotary)
+    answer = ASK["rotary"](results(*some, *once))
+    assert answer.short.endswith("LaS is ahead on Text (+2.5 points); single runs on Image.")
+    assert any("Image: LaS 50.00" in sentence for sentence in answer.sentences)
 
 
 READINGS = dict(name="readings", published={"LaS": {"Text": 79.0}})

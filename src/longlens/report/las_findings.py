@@ -41,6 +41,11 @@ def with_rotary(results: Results) -> Answer | None:
     pairs = [s for s in _pairs(results) if not _pretrained(s) and not _more_labels(s)]
     chosen = [s for s in pairs if s.options.get("positions") == "rotary"]
     answer = _compared(results, chosen, most=3)
+    told = [s for s in chosen if s.difference("LaS").margin is not None]
+    if answer is not None and 0 < len(told) < len(chosen):  # several seeds say more
+        once = joined(list(dict.fromkeys(s.column for s in chosen if s not in told)))
+        short = _against_softmax(_differences(told), 3).removesuffix(".")
+        answer = replace(answer, short=f"{short}; single runs on {once}.")
     places = {(s.experiment.name, s.column) for s in chosen}
     without = [s for s in pairs if (s.experiment.name, s.column) in places
                and s.options.get("positions") in (None, "none")]  # fmt: skip
