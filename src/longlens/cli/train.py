@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -108,10 +108,9 @@ def main(argv: Sequence[str]) -> int:
     options = parse(argv)
     from longlens.runs import train_run
     from longlens.runs.run import run_folder
-    from longlens.tasks.own import bring_ucr
+    from longlens.runs.sweeps import as_options
 
-    if options.task.startswith("ucr:"):
-        options = replace(options, task=bring_ucr(options.task, options.root))
+    options = as_options(options)
     record = train_run(options)
     if os.environ.get("RANK", "0") == "0":
         print(f"{summary(record)}\n{run_folder(options)}")

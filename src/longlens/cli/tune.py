@@ -90,4 +90,4 @@ def main(argv: Sequence[str]) -> int:
 
 def _line(record: Record) -> str:
     value = record.value("validation")
-    return f"{record.name}: {'failed' if value is None else f'{value:.4f}'}"
+    return f"{record.name}: {'failed' if value is None else f'validation {value:.4f}'}"

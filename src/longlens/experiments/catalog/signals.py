@@ -47,7 +47,7 @@ EXPERIMENT = Experiment(
     title="Continuous signals: the longest sets of the UCR archive",
     source="ours; data: Dau et al., The UCR time series archive, 2019",
     runs=cross({label: _row(model) for label, model in MODELS.items()}, SETS),
-    cost="70 runs a seed; FordA takes four minutes a run on one CPU core, EthanolLevel twenty",
+    cost="70 runs a seed; FordA took four and a half minutes a run on one CPU core",
     notes=(
         "The archive's own test split; a tenth of train, stratified by class, chooses the step.",
         "P is 5 and B is 0.001. Softmax, S and LaS without positions are causal; with rotary "

@@ -38,8 +38,8 @@ NOTES = (
     "those of the S4 repository's first configurations. These also let the learning rate fall on "
     "plateaus, cut Text at 2,048 characters and read Text and Pathfinder out at the last "
     "position; whether the paper kept that is not stated: see readings.",
-    "Image's line falls to chance here while the rate warms up to 1e-3 (layer norm after each "
-    "part), with LaS and without; 1e-4 is the other rate of the paper's search: see readings.",
+    "On Image, LaS fell to chance here while the rate warmed up to 1e-3, with layer norm after "
+    "each part (one run, stopped); 1e-4 is the other rate of the paper's search: see readings.",
 )
 
 
