@@ -84,9 +84,14 @@ class Table:
 
     @property
     def right(self) -> list[bool]:
-        """Which columns hold numbers, and are flush right; the first names rows."""
+        """Which columns hold numbers, and are flush right; the first names rows.
+
+        >>> Table.of([{"model": "LaS", "Text": "73.3 (79.3)", "Image": "[1 stopped] (70.4)"}]).right
+        [False, True, True]
+        """
+        number_or_none = re.compile(r"(\[[^]]*\] ?)?([(−+-]?[\d.]|[—–-]?$)")  # a mark may precede
         return [
-            number > 0 and all(re.match(r"[(−+-]?[\d.]|[—–-]?$", word) for word in column)
+            number > 0 and all(map(number_or_none.match, column))
             for number, column in enumerate(zip(*self.rows, strict=True))
         ] or [False] * len(self.head)
 
