@@ -175,7 +175,7 @@ def test_the_skip_link_comes_first(open_page):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
-    assert page.url.endswith("#main")
+    page.wait_for_url(lambda url: url.endswith("#main"), timeout=5000)  # a moment later
 
 
 @pytest.fixture(scope="module")
