@@ -167,7 +167,10 @@ def _decided(verdict: Mapping[str, Any]) -> str | None:
 def marks(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What a reader must know of an audit's numbers."""
     known = []
-    if stands_in := (values.get("data") or {}).get("stands_in_for"):
+    data = values.get("data") or {}
+    if data.get("selected_on") == "test":
+        known.append(("selected on test", "the test split chose the models' steps"))
+    if stands_in := data.get("stands_in_for"):
         known.append(("stand-in", f"other data: stands in for {stands_in}"))
     if older := values.get("outdated"):
         known.append(("older version", str(older)))

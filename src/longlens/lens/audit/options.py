@@ -152,6 +152,8 @@ class AuditOptions:
             values.setdefault("pooling", spec.readout)
         if receptive_field is not None:
             values["mixer_options"] = {"kernel_size": kernels(receptive_field, self.depth)}
+            if spec.readout == "last":  # all of the field before that position, none beyond the end
+                values["bidirectional"] = False
         else:
             values["mixer_options"] = dict(self.mixer_options.get(mixer, {}))
         values |= {

@@ -15,7 +15,8 @@ Features = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 BUCKETS = 2048
 PENALTIES = (1e-3, 1e-2, 1e-1)
-_MULTIPLIERS = np.array([1, 1000003, 998244353, 1000000007], np.int64)
+_BASE = np.uint64(1_000_003)  # of a number whose digits are tokens: larger than a vocabulary
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def ngram_counts(sequences: Sequences, n: int, buckets: int = BUCKETS) -> Features:
@@ -28,17 +29,27 @@ def ngram_counts(sequences: Sequences, n: int, buckets: int = BUCKETS) -> Featur
     for row, tokens in enumerate(sequences):
         size = len(tokens) - n + 1
         if size > 0:
-            mixed = sum(tokens[k : k + size] * _MULTIPLIERS[k] for k in range(n))
-            out[row] = np.bincount(np.asarray(mixed) % buckets, minlength=buckets)
+            places = _bucket([tokens[k : k + size] for k in range(n)], buckets)
+            out[row] = np.bincount(places, minlength=buckets)
     return np.log1p(out)
+
+
+def _bucket(digits: Sequence[npt.NDArray[np.int64]], buckets: int) -> Ints:
+    """A bucket for each sequence of numbers; single ones, if they are few, have one each."""
+    mixed = np.zeros(len(digits[0]), np.uint64)
+    for digit in digits:
+        mixed = mixed * _BASE + digit.astype(np.uint64)
+    if len(digits) > 1:  # the upper half of a product depends on all digits and their order
+        mixed = mixed * _GOLDEN >> np.uint64(32)
+    return (mixed % np.uint64(buckets)).astype(np.int64)
 
 
 def placed_tokens(sequences: Sequences, buckets: int = BUCKETS) -> Features:
     """Which token is where, hashed into buckets: a linear model of the raw input."""
     out = np.zeros((len(sequences), buckets), np.float32)
     for row, tokens in enumerate(sequences):
-        mixed = tokens * _MULTIPLIERS[1] + np.arange(len(tokens)) * _MULTIPLIERS[2]
-        out[row] = np.bincount(mixed % buckets, minlength=buckets)
+        places = _bucket([np.arange(len(tokens)), tokens], buckets)
+        out[row] = np.bincount(places, minlength=buckets)
     return out
 
 

@@ -58,7 +58,8 @@ class Prober:
     """Probes of a task with classes, of single sequences.
 
     Args:
-        task: its training and validation splits are fitted, its test split is predicted.
+        task: its training and validation splits are fitted, its test split is predicted (training
+            alone where validation is the test split).
         examples: of both together, at most, at random.
         test: examples of the test split, at most.
         length: cut examples to this many positions.
@@ -87,8 +88,10 @@ class Prober:
         assert spec.num_classes is not None
         self.spec, self.classes = spec, spec.num_classes
         known, labels = [], []
-        for split in ("train", "validation"):
-            few = -(-examples * len(task[split]) // (len(task["train"]) + len(task["validation"])))
+        # A validation split that is the test split must not be learned from.
+        parts = ("train",) if task.selected_on == "test" else ("train", "validation")
+        for split in parts:
+            few = -(-examples * len(task[split]) // sum(len(task[part]) for part in parts))
             sequences, own = _take(task[split], few, length)
             known += sequences
             labels.append(own)

@@ -47,7 +47,7 @@ def fit_ridge(features: Tensor, labels: Tensor, classes: int) -> Ridge:
     count, size = features.shape
     mean = features.mean(0)
     spread = features.std(0, unbiased=False)
-    varies = spread > 1e-5 * (1 + mean.abs())
+    varies = spread > 1e-5 * features.abs().amax(0)  # in whatever unit they are measured
     scale = torch.where(varies, 1 / spread.clamp_min(1e-30), torch.zeros(()))
     x = (features - mean).mul_(scale)
     targets = 2.0 * torch.nn.functional.one_hot(labels, classes).to(x.dtype) - 1

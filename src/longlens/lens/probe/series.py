@@ -48,7 +48,7 @@ def kernels(taps: int, rng: np.random.Generator, fixed: bool = True) -> npt.NDAr
         size = int(rng.integers(min(3, taps), taps + 1))
         start = int(rng.integers(0, taps - size + 1))
         values = rng.standard_normal(size)
-        found[row, start : start + size] = values - values.mean() * (row % 2)
+        found[row, start : start + size] = values - values.mean() * (row // 2 % 2)
     if taps == TAPS:
         places = list(combinations(range(TAPS), 3))
         for row in range(KERNELS) if fixed else range(0, KERNELS, 2):
@@ -211,9 +211,13 @@ class SeriesFeatures:
         inside = torch.stack([(windows - edge.start).clamp(1, each) for edge in edges], dim=1)
         pooled = [(shares / inside[:, :, None, None]).flatten(1)]
         if self.moments:
+            most, least = outputs.amax(-1), outputs.amin(-1)
             if masked:
+                least = outputs.masked_fill(beyond[:, None], torch.inf).amin(-1)
+                empty = (windows < 1)[:, None]
+                most, least = most.masked_fill(empty, 0), least.masked_fill(empty, 0)
                 outputs = outputs.masked_fill(beyond[:, None], 0)
-            pooled += [outputs.amax(-1), outputs.amin(-1), outputs.square().sum(-1) / inside]
+            pooled += [most, least, outputs.square().sum(-1) / inside]
         return torch.cat(pooled, 1)
 
 

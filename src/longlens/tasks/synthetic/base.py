@@ -72,7 +72,8 @@ class Kind(NamedTuple):
     def build(self, draft: Draft) -> tuple[Spec, dict[str, int]]:
         """Write the three splits."""
         sizes = {split: getattr(draft.options, split) for split in SPLITS}
-        draft.blocks(Maker(draft.name, self.draw), sizes, BLOCK)
+        counts = self.vocabulary(draft.options), self.classes(draft.options)
+        draft.blocks(Maker(draft.name, self.draw, *counts), sizes, BLOCK)
         return self.spec(draft.options), sizes
 
 
@@ -82,13 +83,17 @@ class Maker:
 
     name: str
     draw: Callable[[Any, np.random.Generator, int], tuple[Array, Array]]
+    vocabulary: int
+    classes: int
 
     def __call__(self, options: Any, split: str, block: int, count: int) -> dict[str, Array]:
         """Tokens and labels of ``count`` examples."""
         key = (options.seed, zlib.crc32(self.name.encode()), SPLITS.index(split), block)
         tokens, labels = self.draw(options, generator(*key), count)
-        small = tokens.astype(np.uint8 if tokens.max() < 256 else np.uint16)
-        return {"inputs": small, "targets": labels.astype(np.uint8)}
+        return {
+            "inputs": tokens.astype(np.min_scalar_type(self.vocabulary - 1)),
+            "targets": labels.astype(np.min_scalar_type(self.classes - 1)),
+        }
 
 
 def estimate(options: SyntheticOptions) -> int:
