@@ -152,3 +152,20 @@ def test_documents_say_what_the_record_says():
     lost = words[2].partition(" ")[0]
     assert f"On {short} of the {learned} tasks that probes learn" in readme
     assert f"The {lost} that they do not learn" in readme
+
+
+def test_a_file_that_changed_is_audited_anew(tmp_path):
+    there = dict(runs=str(tmp_path / "runs"), root=str(tmp_path), budget="20s", progress=False)
+    path = tmp_path / "mine.npz"
+    found = []
+    for seed in (0, 0, 1):
+        x = np.random.default_rng(seed).standard_normal((60, 12))
+        np.savez(path, x=x, y=(x[:, 3] > 0).astype(int))
+        make_atlas(find_entries([str(path)]), **there)
+        found.append((tmp_path / "runs/mine.json").stat().st_mtime_ns)
+    assert found[0] == found[1] != found[2]
+
+
+def test_two_files_of_one_name_are_not_mixed_up():
+    with pytest.raises(ValueError, match="would both be called x"):
+        find_entries(["a/x.csv", "b/x.csv"])

@@ -18,6 +18,8 @@ from longlens.lens.audit import AuditOptions, audit
 from longlens.lens.audit.diagnostics import Sample, diagnose, mutual_information
 from longlens.lens.audit.judge import judge
 from longlens.lens.audit.options import kernels
+from longlens.lens.audit.probe import ngram_counts
+from longlens.lens.audit.run import _chance, load_task
 from longlens.lens.audit.shuffle import shuffled, shuffled_batch
 from longlens.models.build import build_model
 from longlens.report.audit_chart import draw_audit
@@ -313,3 +315,33 @@ def test_a_stream_of_tokens_has_no_labels(tmp_path):
     import_arrays("stream", np.arange(400) % 7, root=tmp_path)
     with pytest.raises(ValueError, match="stream predicts the next token and has no labels"):
         audit(AuditOptions("stream", root=str(tmp_path)))
+
+
+def test_trigrams_have_a_direction():
+    one, other = (ngram_counts([np.array(word)], 3) for word in ([1, 2, 3], [3, 2, 1]))
+    assert not np.array_equal(one, other)
+    words = np.array([[a, b, c] for a in range(12) for b in range(12) for c in range(12)])
+    used = (ngram_counts([words.ravel()], 3)[0] > 0).mean()
+    assert used > 0.5, "they spread over the buckets"
+
+
+def test_convolutions_of_a_task_that_is_read_out_at_its_end_see_the_field_before_it(tmp_path):
+    lag = load("lag", tmp_path, length=32, distance=4, train=8, validation=4, test=4)
+    order = load("far-order", tmp_path, distance=4, train=8, validation=4, test=4)
+    options = AuditOptions("lag", training=dict(dim=8, depth=2), steps=1)
+    made = {task.name: options.train_options(task.spec, "conv", 9, 0) for task in (lag, order)}
+    assert made["lag"].bidirectional is False and made["far-order"].bidirectional is None
+
+
+def test_chance_is_the_best_that_any_class_has_on_test(tmp_path):
+    labels = np.array([0] * 21 + [1] * 19 + [0] * 4 + [1] * 16)
+    import_arrays("turned", np.zeros((60, 4)), labels, root=tmp_path,
+                  split=np.array(["train"] * 40 + ["test"] * 20))  # fmt: skip
+    assert _chance(load("turned", tmp_path)) == 0.8
+
+
+def test_a_cut_that_takes_the_question_away_is_refused(tmp_path):
+    options = AuditOptions("lag", dict(length=64, distance=8, train=8, validation=4, test=4),
+                           training=dict(length=48), root=str(tmp_path))  # fmt: skip
+    with pytest.raises(ValueError, match="length must be 64 or more, got 48"):
+        load_task(options)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from longlens.cli.main import main
-from longlens.lens.curves import read_options, replaced
+from longlens.lens.curves import context_axis, read_options, replaced
 from longlens.runs import train_run
 from longlens.runs.record import read_record
 from longlens.training.options import TrainOptions
@@ -93,3 +93,10 @@ def test_a_mixer_without_context_and_a_folder_without_a_run(tmp_path, capsys):
         context_axis("s4d", [4])
     assert main(["curve", str(tmp_path), "--examples", "4"]) == 1
     assert "is no run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("mixer", ["fox", "wall", "las-taps", "mta-key"])
+def test_a_window_of_smoothing_is_no_context(mixer):
+    with pytest.raises(ValueError, match="has no option that bounds its context"):
+        context_axis(mixer, [3])
+    assert context_axis("local", [3]).key == "mixer_options.window"

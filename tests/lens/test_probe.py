@@ -219,3 +219,38 @@ def test_what_is_read_out_at_the_end_is_found_at_its_distance(tmp_path, name, op
     enough = prober.probe("window", distance + 1, 0)
     assert short.test < 0.6
     assert enough.test > 0.85
+
+
+@pytest.mark.parametrize("taps", [3, 5, 9])
+def test_some_kernels_see_levels(taps):
+    """Half of the random ones have a sum that is not zero, half have none."""
+    sums = np.abs(kernels(taps, generator(0), fixed=False).sum(1))
+    assert 84 // 4 - 1 <= (sums > 1e-3).sum() <= 84 // 2
+
+
+def test_features_of_a_series_do_not_depend_on_the_others():
+    rng = np.random.default_rng(0)
+    examples = [rng.standard_normal((n, 1)).astype(np.float32) - 5 for n in (90, 60, 100, 20, 3)]
+    features = series_features(examples, 9)
+    together = features(examples)
+    assert torch.isfinite(together).all()
+    for row, example in enumerate(examples):
+        torch.testing.assert_close(together[row : row + 1], features([example]))
+
+
+def test_a_fit_does_not_depend_on_the_unit():
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    labels = (x[:, 0] > 0).long()
+    one, other = (fit_ridge(x * unit, labels, 2).left_out for unit in (1.0, 1e-6))
+    assert one == other
+
+
+def test_a_validation_split_that_is_the_test_split_is_not_learned(tmp_path):
+    x, y = np.arange(200).reshape(50, 4) % 7, np.arange(50) % 2
+    for name, held in (("same", slice(20, 35)), ("other", slice(35, 50))):
+        parts = {"train": slice(0, 20), "validation": held, "test": slice(20, 35)}
+        split = np.concatenate([[part] * len(x[place]) for part, place in parts.items()])
+        arrays = (np.concatenate([a[place] for place in parts.values()]) for a in (x, y))
+        import_arrays(name, *arrays, split=split, root=tmp_path)
+    known = {name: len(Prober(load(name, tmp_path), 99, 9).known) for name in ("same", "other")}
+    assert known == {"same": 20, "other": 35}

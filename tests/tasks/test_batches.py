@@ -236,3 +236,10 @@ def test_resident_on_the_gpu_equals_the_host(listops, pairs):
         assert device.resident
         for a, b in zip(host.epoch(0), device.epoch(0), strict=True):
             assert torch.equal(a.inputs, b.inputs.cpu()) and torch.equal(a.targets, b.targets.cpu())
+
+
+def test_a_task_that_is_asked_at_its_end_is_not_cut(tmp_path):
+    task = load("lag", tmp_path, length=64, distance=8, train=8, validation=4, test=4)
+    with pytest.raises(DataError, match="length must be 64 or more, got 48"):
+        Batches(task["train"], 2, length=48)
+    assert len(Batches(task["train"], 2, length=64)) == 4

@@ -282,3 +282,91 @@ def test_a_file_is_imported_and_audited_in_one_go(tmp_path, monkeypatch, capsys)
     assert row.split()[:8] == ["my-series", "40", "2", "64", "/", "8", "/", "8"]
     assert main(["audit", "My Series.npz", "--set", "task_options.speed=3"]) == 1
     assert "speed" in capsys.readouterr().err
+
+
+def test_other_splits_have_their_labels_where_training_has_them(tmp_path):
+    """In the training file the first column repeats most, in that of the test the last one."""
+    rng = np.random.default_rng(0)
+    train = [(y, round(v, 3), n) for n, (y, v) in enumerate(zip(Y, rng.random(30), strict=True))]
+    test = [(n % 3, round(v, 3), 7) for n, v in enumerate(rng.random(10))]
+    for part, rows in dict(train=train, test=test).items():
+        text = "\n".join(",".join(map(str, row)) for row in rows)
+        (tmp_path / f"a_{part}.csv").write_text(text)
+    import_file(tmp_path / "a_train.csv", root=tmp_path)
+    targets = load("a", tmp_path)["test"].targets
+    assert sorted(targets.tolist()) == sorted(row[0] for row in test)
+
+
+def test_a_validation_split_is_kept(tmp_path):
+    rows = dict(train=slice(0, 15), test=slice(15, 23), validation=slice(23, 30))
+    (tmp_path / "set").mkdir()
+    for part, place in rows.items():
+        lines = [",".join(map(str, [y, *x])) for x, y in zip(X[place], Y[place], strict=True)]
+        (tmp_path / "set" / f"{part}.csv").write_text("\n".join(lines))
+    arrays = {f"{name}_{'val' if part == 'validation' else part}": values[place]
+              for part, place in rows.items() for name, values in (("x", X), ("y", Y))}  # fmt: skip
+    np.savez(tmp_path / "three.npz", **arrays)
+    for source in ("set", "three.npz"):
+        manifest = import_file(tmp_path / source, root=tmp_path)
+        assert manifest.examples == {"train": 15, "validation": 7, "test": 8}, source
+        values = sorted(
+            example.inputs[0][0, 0] for example in load(manifest.name, tmp_path)["validation"]
+        )
+        assert values == sorted(np.float32(X[rows["validation"], 0])), source
+
+
+def test_a_class_with_the_name_of_a_label_column_is_no_header(tmp_path):
+    words = ["y", "n"] * 15
+    (tmp_path / "plain.csv").write_text(table(labels=words))
+    (tmp_path / "named.csv").write_text(table(labels=words, header="label,0,1,2,3,4,5,6"))
+    for name in ("plain", "named"):
+        manifest = import_file(tmp_path / f"{name}.csv", root=tmp_path)
+        assert sum(manifest.examples.values()) == 30, name
+
+
+def test_a_column_that_counts_rows_is_no_value(tmp_path):
+    lines = [f"{n},{row}" for n, row in enumerate(table().splitlines())]
+    (tmp_path / "saved.csv").write_text(",label,a,b,c,d,e,f,g\n" + "\n".join(lines))
+    manifest = import_file(tmp_path / "saved.csv", root=tmp_path)
+    assert manifest.spec.max_length == 7
+    assert "column 0 counts the rows and is left out" in manifest.notes
+
+
+def test_a_new_line_within_quotes_stays(tmp_path):
+    rows = "".join(f'{label},"one\ntwo\u2028{label}"\n' for label in ("good", "bad") * 10)
+    (tmp_path / "lines.csv").write_text("label,text\n" + rows)
+    import_file(tmp_path / "lines.csv", root=tmp_path)
+    example = load("lines", tmp_path)["train"][0]
+    assert bytes((example.inputs[0] - 1).tolist()).decode().startswith("one\ntwo\u2028")
+
+
+def test_wrong_lengths_and_missing_labels_are_named(tmp_path):
+    for lengths, message in (
+        (np.full(30, 20), "lengths must be 1 to 7, got 20 for example 1"),
+        (np.full(30, -2), "lengths must be 1 to 7, got -2 for example 1"),
+        (np.full(3, 2), "lengths must be 30 whole numbers"),
+        (np.full(30, 2.0), "lengths must be 30 whole numbers"),
+    ):
+        np.savez(tmp_path / "a.npz", x=X, y=Y, lengths=lengths)
+        with pytest.raises(DataError, match=message):
+            import_file(tmp_path / "a.npz", root=tmp_path)
+    np.savez(tmp_path / "a.npz", x=np.arange(90).reshape(30, 3) - 5, y=Y)
+    with pytest.raises(DataError, match="negative numbers, which are no tokens"):
+        import_file(tmp_path / "a.npz", inputs="tokens", root=tmp_path)
+    (tmp_path / "a.csv").write_text(table(labels=[0, 1, ""] * 10))
+    with pytest.raises(DataError, match=r"line 3 has no label \(column 0\)"):
+        import_file(tmp_path / "a.csv", root=tmp_path)
+
+
+def test_gaps_in_a_parquet_file_are_named(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    for columns, message in (
+        (dict(text=["a", "b"] * 5, label=[0, None] * 5), "label 2 is missing"),
+        (dict(text=["a", None] * 5, label=[0, 1] * 5), "example 2 is missing"),
+        (dict(text=pyarrow.array([], "string"), label=pyarrow.array([], "int64")), "no examples"),
+    ):
+        parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+        with pytest.raises(DataError, match=message):
+            import_file(tmp_path / "a.parquet", root=tmp_path)

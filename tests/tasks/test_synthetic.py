@@ -168,3 +168,21 @@ def test_the_task_end_to_end(tmp_path, name):
 def test_wrong_options_are_named(tmp_path, name, options, problem):
     with pytest.raises(DataError, match=problem):
         load(name, tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("mqar", dict(keys=600, values=600, pairs=4)), ("induction", dict(values=400)),
+     ("mad-compression", dict(length=300, train=2003))],
+)  # fmt: skip
+def test_many_classes_and_tokens_fit(tmp_path, name, options):
+    """Nothing wraps around, and all blocks of a split are of one kind."""
+    sizes = dict(train=200, validation=50, test=50) | options
+    task = load(name, tmp_path, **sizes)
+    kind = SYNTHETIC[name]
+    made = kind.options(**sizes)
+    drawn, labels = kind.draw(made, generator(0), 500)
+    assert drawn.max() > 255 or labels.max() > 255
+    assert task["train"].targets.max() > 255 or name == "mad-compression"
+    for split in ("train", "test"):
+        assert task[split].targets.max() < kind.classes(made)

@@ -23,7 +23,9 @@ from longlens.runs.trained import recorded_options
 from longlens.training.log import read_curves
 from longlens.training.options import TrainOptions
 
-CONTEXT = ("chunk", "window", "kernel_size")  # options of mixers that bound what a layer sees
+# Options that bound what a layer sees, and of which mixers (None: of all that have it). The window
+# of LaS and its relatives is one of smoothing.
+CONTEXT: dict[str, str | None] = {"chunk": None, "window": "local", "kernel_size": "conv"}
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,8 @@ def context_axis(mixer: str, values: Sequence[int]) -> Axis:
     'mixer_options.chunk'
     """
     known = options_of(mixer)
-    for name in CONTEXT:
-        # LaS's window is one of smoothing; its context is its chunk.
-        if name in known:
+    for name, only in CONTEXT.items():
+        if name in known and only in (None, mixer):
             return Axis("context window of a layer", f"mixer_options.{name}", tuple(values))
     raise ValueError(
         f"mixer {mixer!r} has no option that bounds its context ({', '.join(CONTEXT)}); "

@@ -14,6 +14,7 @@ from longlens.tasks.arrays import Ints
 from longlens.tasks.data import Rows, Split
 from longlens.tasks.errors import DataError
 from longlens.tasks.order import bucket_edges, cut_into_batches, draw, permutation
+from longlens.tasks.spec import Spec
 
 RESIDENT_SHARE = 0.5  # "auto" keeps a split on the device when it fits in this share of free memory
 
@@ -224,9 +225,21 @@ def _window_lengths(split: Split, length: int | None, shuffle: bool) -> Ints:
 
 def _cut(split: Split, length: int | None) -> Ints:
     """Lengths of the examples of a split, of which at most ``length`` positions are used."""
-    if split.spec.kind == "regression" and length and length < split.spec.max_length:
-        raise DataError("a regression task cannot be cut: its targets are at the end")
+    check_cut(split.spec, length)
     return np.minimum(split.lengths, length or split.spec.max_length)
+
+
+def check_cut(spec: Spec, length: int | None) -> None:
+    """Raise for examples that would lose what they are asked for if they were cut."""
+    if length is None or length >= spec.max_length:
+        return
+    if spec.kind == "regression":
+        raise DataError("a regression task cannot be cut: its targets are at the end")
+    if spec.readout == "last":
+        raise DataError(
+            f"length must be {spec.max_length} or more, got {length}: this task is read out at its "
+            "end, where its question stands"
+        )
 
 
 class _Source:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.errors import DataError
-from longlens.tasks.formats import Given
+from longlens.tasks.given import Given
 from longlens.tasks.split import WORDS
 
 ENDINGS = (".txt", ".wav")

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from longlens.tasks.errors import DataError
 from longlens.tasks.folders import read_classes
-from longlens.tasks.formats import ENDINGS, Given, read_file
+from longlens.tasks.formats import ENDINGS, read_file
+from longlens.tasks.given import Given
 from longlens.tasks.imported import imported_folder
 from longlens.tasks.manifest import Manifest
 from longlens.tasks.registry import TASKS
@@ -99,9 +100,9 @@ def import_file(
     given = _read(source, label)
     _add_targets(given, targets, source)
     if test_inputs is not None:
-        more = read_file(Path(test_inputs), label)
+        more = read_file(Path(test_inputs), label or given.label)
         _add_targets(more, test_targets, str(test_inputs))
-        given = _join(given, more, "test_inputs")
+        given = _join(given, {"test": more}, "test_inputs")
     if split is not None:
         given.split = np.asarray(read_file(Path(split)).examples).tolist()
     if given.labels is None:
@@ -118,6 +119,8 @@ def import_given(
     assert given.labels is not None
     if len(given.labels) != len(given.examples):
         raise DataError(f"{source}: {len(given.examples)} examples but {len(given.labels)} labels")
+    if any(label is None for label in given.labels):
+        raise DataError(f"{source}: label {list(given.labels).index(None) + 1} is missing")
     if len(given.examples) < 5:
         raise DataError(f"{source}: {len(given.examples)} examples are too few for three splits")
     values, lengths, encoding = _inputs(given, inputs, source)
@@ -134,37 +137,46 @@ def import_given(
 
 
 def _read(source: str, label: str | None) -> Given:
-    """Read a source and, where it has one, its official test split."""
+    """Read a source and, where it has them, its official test and validation splits."""
     if source.startswith("ucr:"):
         train, test = find_ucr(source.removeprefix("ucr:"))
-        return _join(read_file(train, label), read_file(test, label), f"{test.name}")
+        return _read_parts({"train": train, "test": test}, label)
     path = Path(source)
     if path.is_dir():
-        pair = _pair_in(path)
-        if pair is None:
+        parts = _parts_in(path)
+        if parts is None:
             return read_classes(path) or read_file(path, label)
-        return _join(read_file(pair[0], label), read_file(pair[1], label), pair[1].name)
+        return _read_parts(parts, label)
     if re.search(r"train$", path.stem, re.IGNORECASE):
         other = path.with_name(re.sub(r"train$", _as_case, path.stem, flags=re.I) + path.suffix)
         if other.exists():
-            return _join(read_file(path, label), read_file(other, label), other.name)
+            return _read_parts({"train": path, "test": other}, label)
     return read_file(path, label)
+
+
+def _read_parts(paths: dict[str, Path], label: str | None) -> Given:
+    """Read a file for each split; the labels stand where they do in that of training."""
+    train = read_file(paths.pop("train"), label)
+    others = {part: read_file(path, label or train.label) for part, path in paths.items()}
+    return _join(train, others, ", ".join(path.name for path in paths.values()))
 
 
 def _as_case(word: re.Match[str]) -> str:
     return "TEST" if word[0].isupper() else "Test" if word[0][0].isupper() else "test"
 
 
-def _pair_in(folder: Path) -> tuple[Path, Path] | None:
-    """The train and the test file of a folder."""
-    found: dict[str, list[Path]] = {"train": [], "test": []}
+def _parts_in(folder: Path) -> dict[str, Path] | None:
+    """The train and the test file of a folder, and that of validation where there is one."""
+    found: dict[str, list[Path]] = {"train": [], "test": [], "validation": []}
+    endings = {"train": "train$", "test": "test$",
+               "validation": "(^|[^a-z])(validation|valid|val|dev)$"}  # fmt: skip
     for path in sorted(folder.iterdir()):
-        for part in found:
-            named = re.search(rf"{part}$|^{part}-\d+-of-\d+", path.stem, re.IGNORECASE)
+        for part, ending in endings.items():
+            named = re.search(rf"{ending}|^{part}-\d+-of-\d+", path.stem, re.IGNORECASE)
             if path.suffix.lower() in ENDINGS and named:
                 found[part].append(path)
-    if len(found["train"]) == len(found["test"]) == 1:
-        return found["train"][0], found["test"][0]
+    if len(found["train"]) == len(found["test"]) == 1 and len(found["validation"]) < 2:
+        return {part: paths[0] for part, paths in found.items() if paths}
     return None
 
 
@@ -193,18 +205,19 @@ def find_ucr(name: str) -> tuple[Path, Path]:
     raise DataError(f"ucr:{name} is in none of {', '.join(looked)}")
 
 
-def _join(train: Given, test: Given, what: str) -> Given:
-    """A training and a test part as one, with its split."""
-    split = ["train"] * len(train.examples) + ["test"] * len(test.examples)
-    if train.split:
-        split[: len(train.split)] = train.split
+def _join(train: Given, others: dict[str, Given], what: str) -> Given:
+    """A training part and others as one, with its split."""
+    parts = [train, *others.values()]
+    split = train.split or ["train"] * len(train.examples)
+    split = split + [part for part, given in others.items() for _ in given.examples]
     labels = None
-    if train.labels is not None and test.labels is not None:
-        labels = [*train.labels, *test.labels]
-    elif train.labels is not None or test.labels is not None:
-        raise DataError(f"labels are missing for one of the two parts ({what})")
-    notes = [*train.notes, f"test split as given ({what})"]
-    return Given([*train.examples, *test.examples], labels, split, notes)
+    if any(part.labels is not None for part in parts):
+        if any(part.labels is None for part in parts):
+            raise DataError(f"labels are missing for one of the parts ({what})")
+        labels = [label for part in parts for label in part.labels or ()]
+    notes = [*train.notes, f"{' and '.join(others)} split as given ({what})"]
+    return Given([example for part in parts for example in part.examples], labels, split, notes,
+                 train.names, train.label)  # fmt: skip
 
 
 def _add_targets(given: Given, path: str | Path | None, source: str) -> None:
@@ -238,6 +251,8 @@ def _inputs(
         raise DataError(f"{source}: inputs has fractions, which are no tokens")
     floats = wanted == "floats" or ("f" in kinds and wanted is None)
     if not floats and any(len(a) and a.min() < 0 for a in arrays):
+        if wanted == "tokens":
+            raise DataError(f"{source}: inputs has negative numbers, which are no tokens")
         floats = True
     if wanted is None and encoding is None:
         what = "floats, a series" if floats else "whole numbers, read as tokens (--inputs floats)"

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from longlens.tasks.atomic import NAMES
+from longlens.tasks.errors import DataError
 from longlens.tasks.imported import imported_names
 from longlens.tasks.own import is_file, name_of
 from longlens.tasks.registry import find_task
@@ -120,5 +121,10 @@ def find_entries(words: Sequence[str], root: str | None = None) -> list[Entry]:
             if not is_file(word) and word not in imported_names(root):
                 find_task(word)  # or nothing has this name
             named = [Entry(name_of(word) if is_file(word) else word, OWN, word)]
-        found |= {each.name: each for each in named}
+        for each in named:
+            if found.setdefault(each.name, each).task != each.task:
+                raise DataError(
+                    f"{found[each.name].task} and {each.task} would both be called {each.name}; "
+                    "rename one of them"
+                )
     return list(found.values())

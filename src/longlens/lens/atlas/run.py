@@ -15,7 +15,8 @@ from longlens.lens.atlas.rows import atlas_row
 from longlens.lens.audit import AuditOptions, timed_audit
 from longlens.runs.record import SCHEMA
 from longlens.tasks import DataError, import_file
-from longlens.tasks.own import is_file
+from longlens.tasks.identity import current_identity
+from longlens.tasks.own import bring_ucr, is_file
 from longlens.training.budget import seconds
 from longlens.training.provenance import provenance
 
@@ -96,7 +97,7 @@ def _check_probed(report: Report) -> None:
 def _audited(
     entry: Entry, runs: Path, root: str | None, budget: str | None, mixers: tuple[str, ...]
 ) -> Report:
-    """The record of an entry's audit; one that is there is kept if it had as much time.
+    """The record of an entry's audit; one of the same data is kept if it had as much time.
 
     Without a budget nothing is audited.
     """
@@ -107,12 +108,15 @@ def _audited(
             raise DataError("not audited yet")
         return report
     with locked(path.with_suffix(".lock"), entry.name):
-        if (report := _finished(path, asked, seconds(budget))) is not None:
+        name, options = entry.task, entry.options
+        if name.startswith("ucr:"):
+            name, options = bring_ucr(name, root), {}
+        elif is_file(name):  # it may be another one than the last time
+            name, options = import_file(name, root=root, replace=True, **options).name, {}
+        report = _finished(path, asked, seconds(budget))
+        current = current_identity(name, root, **options)
+        if report is not None and current in (None, report["data"]["identity"]):
             return report
-        name = entry.task
-        if is_file(name):
-            name = import_file(name, root=root, replace=True, **entry.options).name
-        options = {} if is_file(entry.task) else entry.options
         found = timed_audit(AuditOptions(name, options, mixers=mixers, runs=str(runs), root=root,
                                          progress=False), budget)  # fmt: skip
         if any("interrupted" in words for words in found["open"]):

@@ -24,6 +24,7 @@ from longlens.runs.finished import finished_record
 from longlens.runs.record import SCHEMA, Record, now
 from longlens.runs.run import run_folder
 from longlens.tasks import Task
+from longlens.tasks.batches import check_cut
 from longlens.tasks.farfield import certificate
 from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD
 from longlens.tasks.mix import with_easier_sets
@@ -87,6 +88,7 @@ def load_task(options: AuditOptions) -> Task:
             raise unknown("mixer", mixer, MIXERS)
     task = tasks.load(options.task, options.root, **options.data)
     check_labels(task)
+    check_cut(task.spec, options.training.get("length"))
     return with_easier_sets(task, options.root) if options.training.get("mix_easier") else task
 
 
