@@ -119,11 +119,26 @@ def test_a_linear_model_of_neighbours_contradicts_all_but_short_range():
 
 def test_confidence_follows_seeds_and_test_size():
     near = {3: [0.80, 0.83, 0.86], 300: [0.88, 0.89, 0.90], None: [0.88, 0.9, 0.92]}
+    near |= {125: near[3]}
     same = {key: [np.mean(value)] * 3 for key, value in near.items()}
     unsure, few = verdict(near), verdict(same, test_size=50)
     sure = verdict(same, test_size=1_000_000)
     assert sure["confidence"] == 1.0 and unsure["confidence"] < 0.99 and few["confidence"] < 0.9
     assert sure["decided"] and not few["decided"] and "confidence" in few["text"]
+
+
+def test_a_border_that_was_not_tried_leaves_the_verdict_undecided():
+    found = verdict({9: 0.5, 601: 0.9, None: 0.9})
+    assert found["category"] == "long range" and not found["decided"]
+    assert "a field of 125 or 500, the border to another verdict, was not tried" in found["text"]
+    assert verdict({125: 0.5, 500: 0.5, 601: 0.9, None: 0.9})["decided"]
+    assert verdict({125: 0.5, 499: 0.9, None: 0.9})["decided"]
+
+
+def test_the_floor_is_no_probe_below_chance_if_another_is_above():
+    probes = dict(trigrams=dict(validation=0.9, test=0.5), bigrams=dict(validation=0.8, test=0.7))
+    assert floor_of(probes, 0.6)["name"] == "bigrams"
+    assert floor_of(probes, 0.8)["name"] == "chance"
 
 
 def test_chance_is_no_success_and_failures_are_left_out():

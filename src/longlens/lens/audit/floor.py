@@ -13,6 +13,8 @@ PROBES = (*LOCAL, "tokens_in_place")
 def floor_of(diagnostics: Mapping[str, Any] | None, chance: float) -> dict[str, Any] | None:
     """The best probe, chosen on validation, and the best that looks at neighbours alone.
 
+    A small validation split may choose one that is below chance on test: then the next one counts.
+
     Args:
         diagnostics: of an audit; None: not measured.
         chance: accuracy without looking at the input.
@@ -26,9 +28,8 @@ def floor_of(diagnostics: Mapping[str, Any] | None, chance: float) -> dict[str, 
     if diagnostics is None:
         return None
     local = _best([name for name in LOCAL if name in diagnostics], diagnostics)
-    best = _best([name for name in PROBES if name in diagnostics], diagnostics)
-    if best is None or best["test"] < chance:
-        best = {"name": "chance", "test": chance}
+    above = [name for name in PROBES if name in diagnostics and diagnostics[name]["test"] >= chance]
+    best = _best(above, diagnostics) or {"name": "chance", "test": chance}
     return {**best, "local": local}
 
 

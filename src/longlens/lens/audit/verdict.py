@@ -8,7 +8,8 @@ confidence.
 
 A verdict names what it cannot know. It is *open* where the sweep is too narrow, where no global
 model has learned, or where a linear model of a few neighbours contradicts it; and it is *undecided*
-with fewer than three seeds, without a floor, or where global models lag behind.
+with fewer than three seeds, without a floor, where global models lag behind, or where the fields
+that were tried leave out the border between two categories.
 
 Probes (random features, see ``lens/probe``) are rows as models are. They keep who was right about
 which example, so their examples are drawn as a bootstrap, for all probes the same. What probes say
@@ -31,7 +32,7 @@ DRAWS = 4000
 SHORT, LONG = 1 / 8, 1 / 2  # of an example's length
 SURE = 0.9
 SEEDS = 3  # of every model, for a verdict that is decided
-RULES = 3  # of these rules; a record says by which it was judged
+RULES = 4  # of these rules; a record says by which it was judged
 BOUNDED = ("local", "conv")  # mixers that see a window, as do all whose names end in -chunk
 Floats = npt.NDArray[np.float64]
 
@@ -219,6 +220,11 @@ def _verdict(
     )
     asked = top if reason is None and not conclusive else None
     doubts = list(_doubts(best, asked, seeds, confidence, floor))
+    if reason is None and (borders := _untried(needed, fields[:-1], length)):
+        doubts.append(
+            f"a field of {' or '.join(map(str, borders))}, the border to another verdict, was not "
+            "tried (--fields)"
+        )
     enough = conclusive and category == "short range"
     if not enough and all(row.get("probe") for row in curve):
         doubts.append("by random features alone: a network that is trained may find more")
@@ -243,6 +249,22 @@ def _verdict(
         "rules": RULES,
         "text": "; ".join(parts),
     }
+
+
+def _untried(needed: int | None, fields: Floats, length: int) -> list[int]:
+    """Borders between categories among the fields that may be enough and were not tried.
+
+    A field that is enough was found, and the next smaller one that was tried is not enough; all
+    between them may be.
+
+    >>> _untried(33, np.array([3.0, 9, 33]), 64), _untried(33, np.array([9.0, 32, 33]), 64)
+    ([32], [])
+    """
+    if needed is None:
+        return []
+    below = max((int(field) for field in fields if field < needed), default=0)
+    return [border for border in (int(SHORT * length), int(LONG * length))
+            if below < border < needed]  # fmt: skip
 
 
 def _floor_words(floor: dict[str, Any] | None, best: dict[str, Any], chance: float) -> str:
