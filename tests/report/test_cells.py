@@ -138,6 +138,22 @@ def test_folders_of_runs_become_tables(tmp_path):
     assert run.epochs == 0.5 and run.curves == {"train.loss": [[1, 2.0]]}
 
 
+def test_runs_of_different_epochs_or_steps_are_rows_of_their_own(tmp_path):
+    all_asked = {"a": {"epochs": 1}, "b": {"epochs": 3}, "c": {"steps": 200, "epochs": None}}
+    for name, asked in all_asked.items():
+        write_run(tmp_path / "runs", name, options=asked)
+    (found,) = read_results([tmp_path / "runs"]).experiments
+    assert found.rows == (
+        "las (epochs=1, steps=None)", "las (epochs=3, steps=None)", "las (epochs=None, steps=200)",
+    )  # fmt: skip
+    assert all(len(cell.records) == 1 for cell in filled(found))
+    write_run(tmp_path / "runs", "d", options={"epochs": 1, "lr": 0.1})
+    write_run(tmp_path / "runs", "e", options={"epochs": 1, "lr": 0.001, "seed": 1}, seed=1)
+    rows = table(read_results([tmp_path / "runs"]).experiments[0])
+    seeds = rows["las (epochs=1, lr=0.001, steps=None)"]["listops"].records
+    assert [run.name for run in seeds] == ["a", "e"]  # what a record does not say is the default
+
+
 def test_runs_of_several_metrics_become_a_table_each(tmp_path):
     write_run(tmp_path / "runs", "a", accuracy=0.5)
     write_run(tmp_path / "runs", "b", task="enwik8", metric={"name": "loss"})

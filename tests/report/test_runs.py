@@ -86,6 +86,17 @@ def test_columns_reach_everything(root):
     assert {name: run.get(name) for name in wanted} == wanted
 
 
+def test_epochs_of_a_run_are_those_that_were_asked_for(tmp_path):
+    """Results alone say how many were done."""
+    for name, epochs in (("a", 1), ("b", 3)):
+        write_run(tmp_path, name, options={"epochs": epochs, "steps": None})
+    runs = find_runs(tmp_path)
+    assert [run.get("epochs") for run in runs] == [1, 3]
+    assert [run.name for run in select(runs, ["epochs=3"])] == ["b"]
+    assert runs[0].thinned([{"step": 9, "epoch": 0.5, "split": "train"}]).get("epochs") == 0.5
+    assert runs[0].get("steps") == 100  # what was done, whatever was asked for
+
+
 @pytest.mark.parametrize(
     ("conditions", "names"),
     [

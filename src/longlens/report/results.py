@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longlens.report.read import differing_options
-from longlens.runs.record import RECORD, Record, read_document
+from longlens.runs.record import RECORD, Record, inside, read_document
 from longlens.runs.results import EXPERIMENT, ResultTable, collect, curve_lines, find_runs, table_of
+from longlens.training.options import TrainOptions
 
 # What a reader looks for first comes first; results without runs of ours come last.
 ORDER = ("lasplus", "table2", "readings", "locality", "techniques", "table4", "table7", "table3",
@@ -189,11 +190,14 @@ def tables_of_runs(name: str, runs: Sequence[Record], skipped: list[str]) -> lis
     alike: dict[tuple[str, str], list[Record]] = {}
     for run in runs:
         alike.setdefault((str(run.get("mixer")), str(run.get("task"))), []).append(run)
+    defaults = TrainOptions().to_json()
     tables: dict[str, list[Record]] = {}
     for (mixer, task), members in alike.items():
         differing = differing_options(members)
         for run in members:
-            words = [f"{option}={run.get(option)}" for option in differing]
+            # What was asked for: under "steps" a record says how many were done.
+            options = defaults | run.options
+            words = [f"{option}={inside(options, option)}" for option in differing]
             row = f"{mixer} ({', '.join(words)})" if words else mixer
             record = replace(run.thinned(curve_lines(run, skipped)), row=row, column=task)
             # What failed stands beside what finished on its task.

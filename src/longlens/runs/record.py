@@ -163,7 +163,7 @@ class Record:
             return inside(self.metrics, f"{split}.{which or self.metric_name}")
         value = inside(vars(self), FIELDS.get(name, name))
         # The steps of a record are those that were done, not those that were asked for.
-        return inside(self.options, name) if value is None and name not in vars(self) else value
+        return inside(self.options, name) if value is None and name != "steps" else value
 
     @property
     def metric_name(self) -> str:
