@@ -9,6 +9,7 @@ import pytest
 from longlens.report import figures
 from longlens.report.build import build_page
 from longlens.report.cells import Metric, filled, mean_text, table
+from longlens.report.compare import Difference
 from longlens.report.figures import overview
 from longlens.report.formats import text_table
 from longlens.report.results import read_results
@@ -32,6 +33,22 @@ def test_a_cell_has_seeds_spread_and_difference(tmp_path):
     conditions = cell.conditions()
     assert conditions["seeds"] == "0, 1" and conditions["training minutes"] == "9"
     assert conditions["data"] == "listops listopsfffff" and conditions["parameters"] == "1,234,567"
+
+
+def test_repeats_of_a_seed_are_no_seeds(tmp_path):
+    runs = [record("LaS", "Text", 0, 0.80), record("LaS", "Text", 0, 0.82)]
+    other = record("Transformer", "Text", 0, 0.70)
+    values = table2() | {"records": [*runs, other, record("Transformer", "Text", 1, 0.72)]}
+    found = table(experiment(tmp_path, values))
+    ours, theirs = found["LaS"]["Text"], found["Transformer"]["Text"]
+    assert ours.values == pytest.approx([81]) and ours.deviation is None
+    assert [word for word, _ in ours.marks] == ["repeated seed"] and theirs.marks == []
+    against = Difference("Text", ours, theirs)
+    assert against.margin is None and against.verdict == "ahead once"
+    values["records"].append(record("LaS", "Text", 3, 0.75))
+    three = table(experiment(tmp_path, values))["LaS"]["Text"]
+    assert three.values == pytest.approx([81, 75]) and three.mean == pytest.approx(78)
+    assert three.conditions()["seeds"] == "0, 3"
 
 
 def test_a_stand_in_is_compared_and_averaged_with_nothing(tmp_path):

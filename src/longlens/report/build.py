@@ -157,7 +157,7 @@ def _details(experiment: ResultTable, points: int, known: Chances) -> Iterator[P
         {
             "row": cell.row, "column": cell.column, "published": metric.show(cell.published),
             "ours": cell.text(), "difference": metric.show(cell.difference, sign=True),
-            "finished runs": f"{len(cell.values)} of {len(cell.records)}", **cell.conditions(),
+            "finished runs": f"{len(cell.scored)} of {len(cell.records)}", **cell.conditions(),
             "remarks": "; ".join(f"{word}: {why}" for word, why in cell.marks) or MISSING,
         }
         for cell in filled(experiment)

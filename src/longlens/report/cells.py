@@ -87,17 +87,23 @@ class TableCell:
 
     @property
     def values(self) -> list[float]:
-        """One value a finished run."""
-        return [value for _, value in self.scored]
+        """One value a seed of finished runs; of runs that repeat a seed their mean.
+
+        Repeats say nothing of the spread over seeds and must not make it look small.
+        """
+        by_seed: dict[int, list[float]] = {}
+        for record, value in self.scored:
+            by_seed.setdefault(record.seed, []).append(value)
+        return [mean(repeats) for repeats in by_seed.values()]
 
     @property
     def mean(self) -> float | None:
-        """The mean over finished runs."""
+        """The mean over seeds."""
         return mean(self.values) if self.values else None
 
     @property
     def deviation(self) -> float | None:
-        """The standard deviation over finished runs; none for a single one."""
+        """The standard deviation over seeds; none for a single one."""
         return stdev(self.values) if len(self.values) > 1 else None
 
     @property
@@ -132,6 +138,8 @@ class TableCell:
             marks.append(("validation", "on the validation split: there is no test result"))
         if any(record.clean is False for record, _ in self.scored):
             marks.append(("uncommitted", "run with code that differs from its commit"))
+        if len(self.values) < len(self.scored):
+            marks.append(("repeated seed", "runs of the same seed count as one, by their mean"))
         if self.unfinished:
             counts = ["without a value" if r.is_finished else r.status for r in self.unfinished]
             words = [f"{counts.count(w)} {w}" for w in dict.fromkeys(counts)]

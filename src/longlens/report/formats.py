@@ -105,7 +105,7 @@ def _csv(experiments: Sequence[ResultTable]) -> str:
             "experiment": experiment.name, "row": cell.row, "column": cell.column,
             "metric": cell.metric.name, "published": cell.published, "ours": cell.mean,
             "deviation": cell.deviation, "difference": cell.difference,
-            "runs": len(cell.records), "finished": len(cell.values),
+            "runs": len(cell.records), "finished": len(cell.scored),
             "marks": "; ".join(word for word, _ in cell.marks),
             **{n: re.sub(r"(?<=\d),(?=\d{3})", "", v) for n, v in cell.conditions().items()},
         }
