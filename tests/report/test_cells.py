@@ -51,6 +51,26 @@ def test_repeats_of_a_seed_are_no_seeds(tmp_path):
     assert three.conditions()["seeds"] == "0, 3"
 
 
+@pytest.mark.parametrize(
+    ("second", "differing"),
+    [
+        ({"steps": 200}, "steps"),
+        ({"mixer": "s4d", "mixer_options": {"window": 9}}, "mixer, mixer_options.window"),
+        ({"augment_options": {"policy": False}}, "augment_options.policy"),
+        # how it is computed and where it is kept, and defaults, of which one record says nothing
+        ({"graphs": "step", "device": "cuda", "name": "b", "seed": 1}, None),
+        ({"clip": 1.0, "steps": None, "augment_options": {"policy": True}}, None),
+    ],
+)
+def test_seeds_with_other_options_are_marked_and_compared_with_nothing(tmp_path, second, differing):
+    first = {"dim": 64, "mixer": "las", "mixer_options": {}}
+    seeds = [record("LaS", "Text", 0, 0.80, options=first),
+             record("LaS", "Text", 1, 0.82, options=first | second)]  # fmt: skip
+    cell = table(experiment(tmp_path, table2() | {"records": seeds}))["LaS"]["Text"]
+    marks = [] if differing is None else [("mixed options", f"the runs differ in {differing}")]
+    assert cell.marks == marks and cell.comparable is (differing is None)
+
+
 def test_a_stand_in_is_compared_and_averaged_with_nothing(tmp_path):
     found = experiment(tmp_path, table2())
     cells = table(found)["LaS"]

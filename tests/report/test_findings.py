@@ -8,9 +8,10 @@ import pytest
 
 from longlens.cli import run
 from longlens.experiments.catalog import find
-from longlens.report.compare import STATED, Difference, settings
+from longlens.report.compare import Difference, settings
 from longlens.report.figures import chances, overview
 from longlens.report.findings import BEST, QUESTIONS, findings
+from longlens.report.read import STATED
 from longlens.report.results import Bench, Measurement, Results
 from longlens.runs.record import Record, given_options
 from longlens.runs.results import ResultTable
@@ -91,6 +92,14 @@ def test_only_runs_that_differ_in_las_alone_are_compared():
     assert ASK["helps"](results(runs("softmax", LOW), other)) is None
     quick = results(runs("softmax", LOW), runs("LaS", HIGH), quick=True)
     assert ASK["helps"](quick) is None
+
+
+def test_seeds_with_other_options_are_compared_with_nothing():
+    seeds = [runs("LaS", HIGH)[0], runs("LaS", HIGH, steps=200)[1]]
+    assert ASK["helps"](results(runs("softmax", LOW), runs("LaS", HIGH))) is not None
+    assert ASK["helps"](results(runs("softmax", LOW), seeds)) is None
+    said = BEST.answer(results(runs("softmax", LOW), seeds, name="mine"))
+    assert "LaS" not in said.short
 
 
 def test_a_stated_default_is_no_difference():

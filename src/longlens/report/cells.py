@@ -9,15 +9,17 @@ from functools import cached_property
 from statistics import mean, stdev
 from typing import Any
 
+from longlens.report.read import mixed_options
 from longlens.runs.record import Record
 from longlens.runs.results import ResultTable
 from longlens.tables import MISSING, number
 
 # Names that papers use for what a record calls otherwise.
 SAME = {"bits_per_byte": "bits_per_token", "bits_per_character": "bits_per_token"}
+MIXED = "mixed options"
 # Marks of numbers that are compared with no published one and averaged with nothing.
 APART = {"stand-in", "quick", "validation", "selected on test", "validation trained on",
-         "more labels"}  # fmt: skip
+         "more labels", MIXED}  # fmt: skip
 LOWER = ("bits_per_token", "bits_per_byte", "bits_per_character", "perplexity", "loss")
 
 
@@ -118,6 +120,11 @@ class TableCell:
         names = (record.data.get("stands_in_for") for record in self.records)
         return next((name for name in names if name), None)
 
+    @cached_property
+    def mixed(self) -> list[str]:
+        """Options in which the runs differ: then their mean is that of nothing."""
+        return mixed_options([record for record, _ in self.scored])
+
     @property
     def marks(self) -> list[tuple[str, str]]:
         """What a reader must know of the number: a short word and its explanation."""
@@ -136,6 +143,8 @@ class TableCell:
                           "not give: compares with no published number"))  # fmt: skip
         if self.values and not any(r.metrics.get("test") for r, _ in self.scored):
             marks.append(("validation", "on the validation split: there is no test result"))
+        if self.mixed:
+            marks.append((MIXED, f"the runs differ in {', '.join(self.mixed)}"))
         if any(record.clean is False for record, _ in self.scored):
             marks.append(("uncommitted", "run with code that differs from its commit"))
         if len(self.values) < len(self.scored):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from statistics import variance
 from typing import Any
 
-from longlens.report.cells import TableCell, filled
+from longlens.report.cells import MIXED, TableCell, filled
+from longlens.report.read import MEANS, STATED
 from longlens.runs.record import Record
 from longlens.runs.results import ResultTable
 
@@ -21,14 +22,10 @@ T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 MODELS = {"softmax": "softmax", "l": "L", "s": "S", "las": "LaS"}
 FAMILY = {("none", "none"): "softmax", ("las", "none"): "L", ("none", "box"): "S",
           ("las", "box"): "LaS"}  # fmt: skip
-# Options that belong to LaS, and options that say how a run is computed and not what.
+# Options that belong to LaS
 OPERATORS = {"window", "bound", "spacing", "smoothing", "edge", "learned_alpha", "decay",
              "smoother"}  # fmt: skip
-MEANS = {"mixer", "seed", "shapes", "compile", "compile_blocks", "graphs", "evaluate_batch",
-         "log_every", "buckets"}  # fmt: skip
-# Defaults inside of an option that some records state and others leave out
-STATED = {"augment_options": {"policy": True}}
-UNFAIR = {"selected on test", "validation trained on", "validation", "quick"}
+UNFAIR = {"selected on test", "validation trained on", "validation", "quick", MIXED}
 
 
 @dataclass(frozen=True)

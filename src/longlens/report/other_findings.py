@@ -129,7 +129,8 @@ def best(results: Results) -> Answer | None:
     for experiment in results.experiments:
         cells = table(experiment)
         for column in experiment.columns:
-            here = [cells[row][column] for row in cells if cells[row][column].mean is not None]
+            each = [cells[row][column] for row in cells]
+            here = [cell for cell in each if cell.mean is not None and not cell.mixed]
             if not here or experiment.quick:
                 continue
             sign = 1 if here[0].metric.higher_is_better else -1

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
 from longlens.runs.record import FIELDS, SPLITS, Record
-from longlens.training.options import TrainOptions
+from longlens.training.options import PLACEMENT, TrainOptions
+
+# Options that say how a run is computed or what else is measured after it, and not what it learns;
+# two runs of an experiment that differ in nothing else, mixer and seed aside, may be compared.
+MEANS = {"mixer", "seed", "shapes", "compile", "compile_blocks", "graphs", "evaluate_batch",
+         "log_every", "buckets", "ablate"}  # fmt: skip
+# Defaults inside of an option that some records state and others leave out
+STATED = {"augment_options": {"policy": True}}
+SHOWN = {"name", "runs", "root", "task", "mixer", "seed", "progress", "resume"}  # anyway, or never
 
 
 def check_columns(names: Iterable[str], runs: Sequence[Record]) -> None:
@@ -87,20 +95,30 @@ def sort(runs: Sequence[Record], by: str, down: bool = False) -> list[Record]:
     return there + rest
 
 
-def differing_options(runs: Sequence[Record]) -> list[str]:
-    """Names of the options in which ``runs`` differ, nested ones with a dot.
+def differing_options(runs: Sequence[Record], besides: Container[str] = SHOWN) -> list[str]:
+    """Names of the options, besides some, in which ``runs`` differ, nested ones with a dot.
 
     An option that a record does not know had its default.
     """
-    defaults = dict(_flatten(TrainOptions().to_json()))
+    defaults = dict(_flatten(TrainOptions().to_json() | STATED))
     flat = [defaults | dict(_flatten(run.options)) for run in runs]
     names = sorted({name for options in flat for name in options})
-    shown = {"name", "runs", "root", "task", "mixer", "seed", "progress", "resume"}
     return [
         name
         for name in names
-        if name not in shown and len({repr(options.get(name)) for options in flat}) > 1
+        if name not in besides and any(one.get(name) != flat[0].get(name) for one in flat)
     ]
+
+
+def mixed_options(seeds: Sequence[Record]) -> list[str]:
+    """The options in which runs differ that should differ in their seeds alone.
+
+    >>> runs = [Record(status="finished", options={"seed": seed, "steps": steps, "clip": 1.0})
+    ...         for seed, steps in ((0, 100), (1, 200))]
+    >>> mixed_options(runs)
+    ['steps']
+    """
+    return differing_options(seeds, (MEANS | PLACEMENT) - {"mixer"})
 
 
 def _flatten(options: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
