@@ -142,6 +142,24 @@ def test_differences_and_groups(root):
     assert str(rows[0]["validation"]) == "0.55 ± 0.0707" and str(rows[1]["validation"]) == "0.9"
 
 
+def test_stages_and_quick_runs_are_averaged_with_nothing(tmp_path, capsys):
+    write_run(tmp_path, "a", accuracy=0.5)
+    write_run(tmp_path / "a", "pretrain", accuracy=0.1)
+    quick = tmp_path / "table2-quick"
+    write_run(quick, "cell", accuracy=0.2)
+    write_run(quick / "cell", "pretrain", accuracy=0.3)
+    (quick / "experiment.json").write_text('{"schema": 1, "quick": true}')
+    states = {run.name: run.get("status") for run in find_runs(tmp_path)}
+    assert states == {
+        "a": "finished", "a/pretrain": "finished", "cell": "quick", "cell/pretrain": "quick",
+    }  # fmt: skip
+    assert main(["runs", str(tmp_path), "--by", "task", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["runs"], row["finished"], row["validation"]["mean"]) == (2, 1, 0.5)
+    assert main(["runs", str(tmp_path), "--where", "name=a/pretrain", "--by", "task"]) == 0
+    assert "no runs" in capsys.readouterr().out
+
+
 def test_every_format(root):
     rows = rows_of(sort(find_runs(root), "name"), ["name", "validation"])
     assert json.loads(render(rows, "json"))[0] == {"name": "a", "validation": 0.5}

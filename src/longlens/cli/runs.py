@@ -53,14 +53,14 @@ def main(argv: Sequence[str]) -> int:
     by = args.by.split(",") if args.by else []
     check_columns([args.sort, *columns, *by], everything)
     runs = sort(select(everything, args.where), args.sort, args.down)
-    if not runs:
-        print(f"no runs in {args.folder}" + (" meet the conditions" if args.where else ""))
-        return 0
     if by:
         rows = grouped_rows(runs, by)
     else:
         if args.diff:
             columns[1:1] = [name for name in differing_options(runs) if name not in columns]
         rows = rows_of(runs, columns)
+    if not rows:
+        print(f"no runs in {args.folder}" + (" meet the conditions" if args.where else ""))
+        return 0
     print(render(rows, "json" if args.json else args.format))
     return 0

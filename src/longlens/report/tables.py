@@ -24,14 +24,17 @@ def grouped_rows(runs: Sequence[Record], by: Sequence[str]) -> list[Row]:
     """One row a group of runs that agree in ``by``: how many, and mean ± deviation of the rest.
 
     Runs that failed are counted, not dropped: ``runs`` says how many there are, ``finished`` how
-    many the means are over.
+    many the means are over, quick ones not among them. Stages of pretraining, whose numbers mean
+    something else, are part of their runs.
     """
     groups: dict[tuple[str, ...], list[Record]] = {}
     for run in runs:
+        if run.name.endswith("/pretrain"):
+            continue
         groups.setdefault(tuple(str(run.get(name)) for name in by), []).append(run)
     rows = []
     for key, members in groups.items():
-        done = [run for run in members if run.is_finished]
+        done = [run for run in members if run.is_finished and not run.quick]
         row: Row = dict(zip(by, key, strict=True)) | {"runs": len(members), "finished": len(done)}
         for column in NUMBERS:
             values = [v for run in done if isinstance(v := run.get(column), int | float)]

@@ -222,16 +222,16 @@ def find_runs(root: str | Path, everything: bool = False) -> list[Record]:
     for folder in sorted(path.parent for path in root.rglob(RECORD)):
         if not everything and any(".old-" in part for part in folder.relative_to(root).parts):
             continue
-        stage = folder.name == "pretrain"  # of the run above it
-        name = f"{folder.parent.name}/pretrain" if stage else folder.name
+        stage = folder.name == "pretrain"
+        run = folder.parent if stage else folder  # a stage belongs to the run above it
+        name = f"{run.name}/pretrain" if stage else run.name
         try:
             record = read_record(folder)
         except ValueError as error:
             record = Record(status=DAMAGED, error=str(error), folder=folder)
-        lock = (folder.parent if stage else folder) / LOCK
-        if record.status == "running" and not is_locked(lock):
+        if record.status == "running" and not is_locked(run / LOCK):
             record = replace(record, status=CUT_OFF)
-        runs.append(replace(record, name=name, quick=_is_quick(folder.parent)))
+        runs.append(replace(record, name=name, quick=_is_quick(run.parent)))
     return runs
 
 
