@@ -127,6 +127,16 @@ def test_the_command_merges_into_what_is_there(folder, tmp_path, capsys, monkeyp
     assert main(both) == 0 and read_table(Path("both.json")) == content
 
 
+@pytest.mark.parametrize("ended", [None, "2026-01-01T00:00:30+00:00"])  # killed, and stopped
+def test_an_older_copy_of_a_run_does_not_replace_its_end(folder, ended):
+    table = collect(folder, [])
+    cut = replace(table.records[1], status="stopped", ended=ended, metrics={})
+    older = replace(table, records=(cut,))
+    for merged in (merge(older, table), merge(table, older)):
+        (record,) = [r for r in merged.records if r.name == cut.name]
+        assert record == table.records[1] and record.is_finished
+
+
 def test_rows_that_are_no_longer_declared_stay(folder):
     table = collect(folder, [])
     older = replace(table, records=(replace(table.records[1], row="Old", seed=5),))

@@ -209,8 +209,8 @@ def find_runs(root: str | Path, everything: bool = False) -> list[Record]:
     """Read all records under ``root``, ordered by name.
 
     A record that cannot be read is listed with the status ``damaged``, one that says running while
-    nobody works on it as ``cut off``. Runs that were set aside
-    (``NAME.old-1``) are left out unless ``everything``.
+    nobody works on it as ``cut off``. Runs that were set aside (``NAME.old-1``) are left out unless
+    ``everything``.
 
     Raises:
         ValueError: there is no such folder.
@@ -317,6 +317,8 @@ def fill_rows(records: Sequence[Record], header: Header) -> list[Record]:
 def merge(new: ResultTable, old: ResultTable) -> ResultTable:
     """Two results of one experiment: of each row, column and seed the newer record.
 
+    Of copies of one run it is the one that ended later. Labels that only ``old`` has come last.
+
     Raises:
         ValueError: they are of different experiments.
     """
@@ -324,16 +326,13 @@ def merge(new: ResultTable, old: ResultTable) -> ResultTable:
         ours, theirs = getattr(new, key), getattr(old, key)
         if ours != theirs:
             raise ValueError(f"results of different experiments: {key} is {ours!r} and {theirs!r}")
-    newest: dict[tuple[Any, ...], Record] = {}
-    for record in (*old.records, *new.records):
-        place = (record.row, record.column, record.seed)
-        there = newest.get(place)
-        if there is None or (record.started or "") >= (there.started or ""):
-            newest[place] = record
-    records = newest.values()  # labels that only an older one has come last
-    rows = dict.fromkeys([*new.rows, *(str(record.row) for record in records)])
-    columns = dict.fromkeys([*new.columns, *(str(record.column) for record in records)])
-    return replace(new, rows=tuple(rows), columns=tuple(columns)).with_records(records)
+    both = [*old.records, *new.records]
+    both.sort(key=lambda r: (r.started or "", r.ended or ""))  # copies of one run: the later end
+    newest = {(record.row, record.column, record.seed): record for record in both}
+    rows = dict.fromkeys([*new.rows, *(str(record.row) for record in old.records)])
+    columns = dict.fromkeys([*new.columns, *(str(record.column) for record in old.records)])
+    table = replace(new, rows=tuple(rows), columns=tuple(columns))
+    return table.with_records(newest.values())
 
 
 def write_results(path: str | Path, table: ResultTable) -> None:
