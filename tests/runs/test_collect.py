@@ -12,7 +12,14 @@ import pytest
 from longlens.cli.main import main
 from longlens.report.cells import Metric
 from longlens.runs.record import SCHEMA, thin
-from longlens.runs.results import collect, merge, read_table, write_results
+from longlens.runs.results import (
+    Header,
+    collect,
+    merge,
+    read_table,
+    write_labels,
+    write_results,
+)
 from longlens.training.options import TrainOptions
 
 HEADER = {
@@ -142,6 +149,20 @@ def test_rows_that_are_no_longer_declared_stay(folder):
     older = replace(table, records=(replace(table.records[1], row="Old", seed=5),))
     merged = merge(table, older)
     assert merged.rows == ("LaS", "S4", "Old") and merged.records[-1].row == "Old"
+
+
+def test_an_experiment_that_was_edited_keeps_its_earlier_runs(tmp_path):
+    def header(rows, columns):
+        return Header(name="mine", title="", rows=rows, columns=columns)
+
+    place = {"row": "LaS", "column": "Text", "seed": 0}
+    write_labels(tmp_path, header(("LaS", "S4"), ("Text",)), {"las--text--0": place})
+    write_run(tmp_path, "las--text--0", accuracy=0.5)
+    other = {"row": "L", "column": "Image", "seed": 0}
+    write_labels(tmp_path, header(("L",), ("Image",)), {"l--image--0": other})
+    table = collect(tmp_path, [])
+    assert table.rows == ("L", "LaS") and table.columns == ("Image", "Text")
+    assert [(r.row, r.value("test")) for r in table.records] == [("LaS", 0.5)]
 
 
 def test_what_does_not_fit_is_refused(folder, tmp_path, capsys):

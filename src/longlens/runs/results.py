@@ -202,7 +202,11 @@ def write_labels(folder: Path, header: Header, places: Mapping[str, Place]) -> N
                 _, before = read_labels(folder)
             except ValueError:
                 raise ValueError(f"{path} is damaged; delete it, the runs stay") from None
-        replace_file(path, to_json({**header.header(), "runs": {**before, **places}}))
+        labels = {**before, **places}  # their rows and columns, too, if the experiment lost them
+        rows = dict.fromkeys([*header.rows, *(place["row"] for place in labels.values())])
+        columns = dict.fromkeys([*header.columns, *(place["column"] for place in labels.values())])
+        header = replace(header, rows=tuple(rows), columns=tuple(columns))
+        replace_file(path, to_json({**header.header(), "runs": labels}))
 
 
 def find_runs(root: str | Path, everything: bool = False) -> list[Record]:
