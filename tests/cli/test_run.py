@@ -97,6 +97,34 @@ def test_tune_asks_runs_and_tells(tmp_path, capsys):
     assert "did you mean 'lr'" in capsys.readouterr().err
 
 
+HEADS = ["--search", "dim=6,12", "mixer_options.num_heads=3,12"]  # 6 is no multiple of 12
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+def test_a_trial_that_makes_no_model_fails_alone(tmp_path, capsys, sampler):
+    if sampler == "random":
+        pytest.importorskip("optuna")
+    base = [word for word in base_words(tmp_path) if not word.startswith("--dim")]
+    words = ["tune", "--sampler", sampler, "--trials", "12", *HEADS, *base]
+    assert main(words) == 1  # as whenever a run fails
+    out, err = capsys.readouterr()
+    options = {(run.options["dim"], run.options["mixer_options"]["num_heads"])
+               for run in find_runs(tmp_path / "runs")}  # fmt: skip
+    assert options == {(6, 3), (12, 3), (12, 12)}
+    (failed,) = [line.split() for line in out.splitlines() if line.split()[0] == "failed"]
+    assert failed[-2:] == ["6", "12"]  # in the table, after those that finished
+    assert err.count("dim=6, mixer_options.num_heads=12 failed: dim must be a multiple of") == 1
+
+
+def test_where_no_trial_makes_a_model_one_line_says_why(tmp_path, capsys):
+    words = ["tune", "--sampler", "grid", "--search", "dim=6,10", "mixer_options.num_heads=4,8"]
+    assert main([*words, *base_words(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err == ("longlens tune: dim must be a multiple of num_heads=4, got 6\n")
+    assert main(["tune", "--search", "mixer_options.heads=1,2", "lr=0.1:1", *words[-2:]]) == 1
+    assert "did you mean 'num_heads'" in capsys.readouterr().err  # before any trial
+
+
 def test_tune_by_grid_needs_no_optuna(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     base = base_words(tmp_path)
