@@ -7,12 +7,18 @@ import pytest
 import torch
 
 from longlens import tasks
+from longlens.runs import train_run
 from longlens.runs.build import build_on_meta, make_job, make_model
+from longlens.runs.run import run_folder
 from longlens.tasks.collapse import collapse, collapsed_copies, evaluate
 from longlens.tasks.decode import listops_value
 from longlens.tasks.errors import DataError
 from longlens.tasks.listops import CLOSE, OPERATOR
+from longlens.training import rehearse
+from longlens.training.budget import Timing
 from longlens.training.distributed import Ranks
+from longlens.training.faults import TrainingError
+from longlens.training.log import read_curves
 from longlens.training.options import TrainOptions
 
 SIZES = dict(train=300, validation=20, test=1, min_length=20, max_length=300)
@@ -141,3 +147,46 @@ def test_what_cannot_be_collapsed_is_refused():
         TrainOptions(protocol="denoise+values")
     with pytest.raises(ValueError, match=r"limit .* task_options.train"):
         build_on_meta(TrainOptions(collapse=1, limit=10))
+    with pytest.raises(ValueError, match=r"steps must be more than collapse_steps=2000.* got 2000"):
+        build_on_meta(TrainOptions(collapse=1, steps=2000))
+
+
+TINY = dict(train=64, validation=16, test=16, min_length=8, max_length=32)
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    def options(**changes):
+        values = dict(task_options=TINY, collapse=1, collapse_steps=3, dim=8, depth=1,
+                      batch_size=32, log_every=1, device="cpu", progress=False,
+                      runs=str(tmp_path / "runs"), root=str(tmp_path))  # fmt: skip
+        return TrainOptions(**(values | changes))
+
+    return options
+
+
+def job_of(options):
+    task, ranks = tasks.load("listops", options.root, **TINY), Ranks(torch.device("cpu"))
+    model = make_model(options, task.spec, "supervised", ranks.device)
+    return make_job(options, task, model, ranks)
+
+
+def test_a_batch_larger_than_the_lists_is_refused_instead_of_looked_for_without_end(tiny):
+    with pytest.raises(ValueError, match=r"batch_size must be at most the 64 examples .* got 100"):
+        job_of(tiny(batch_size=100))
+    assert job_of(tiny(batch_size=100, collapse_steps=0)).epoch_steps == 1  # 128 with copies
+
+
+def test_epochs_are_passes_over_the_training_split_after_the_lists(tiny):
+    options = tiny(epochs=1.0)
+    record = train_run(options)
+    assert record.steps == 3 + 128 // 32  # lists, then every expression and its copy
+    lines = [line for line in read_curves(run_folder(options)) if line["split"] == "train"]
+    assert [line["epoch"] for line in lines] == [0, 0, 0, 0.25, 0.5, 0.75, 1]
+
+
+def test_a_budget_for_lists_alone_is_refused(tiny, monkeypatch):
+    slow = Timing(step=10.0, evaluation=1.0, final=1.0)
+    monkeypatch.setattr(rehearse, "time_steps", lambda *_: slow)
+    with pytest.raises(TrainingError, match=r"budget=30s has room for 2 steps.* collapse_steps=3"):
+        train_run(tiny(budget="30s"))

@@ -127,6 +127,11 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
         raise ValueError(f"protocol {options.protocol!r}: {options.task} has no values of subtrees")
     if options.collapse and options.limit is not None:
         raise ValueError("limit would cut collapsed copies off; use task_options.train")
+    if options.collapse and options.steps is not None and options.steps <= options.collapse_steps:
+        raise ValueError(
+            f"steps must be more than collapse_steps={options.collapse_steps}, which are on lists "
+            f"of digits alone, got {options.steps}"
+        )
     if options.mix_easier:
         easier_options(options.task, **options.task_options)
     if options.train_on != "train" and (spec.pair or spec.kind == "next_token"):
@@ -269,13 +274,15 @@ def make_job(
         flat = None if flat is None else judged(options, marked_values(flat), kind)
     train = Batches(split, options.batch_size, drop_last=True, limit=options.limit, **common)
     first = None
-    if flat is not None:
+    if flat is not None and options.collapse_steps:
         first = Batches(flat, options.batch_size, drop_last=True, **common)
-    if len(train) == 0:
-        raise ValueError(
-            f"batch_size must be at most the {len(train.members)} examples of the training split, "
-            f"got {options.batch_size}"
-        )
+    # lists of digits have no copies, so that they can be too few where the rest is enough
+    for batches in (first, train):
+        if batches is not None and len(batches) == 0:
+            raise ValueError(
+                f"batch_size must be at most the {len(batches.members)} examples of the training "
+                f"split, got {options.batch_size}"
+            )
     rows = options.evaluate_batch or options.batch_size
     validation, test = (
         Batches(judged(options, task[split], kind), rows, shuffle=False, **common)
@@ -294,7 +301,7 @@ def make_job(
         units=list(model.backbone.blocks),
         data=task.identity,
         first=first,
-        first_steps=options.collapse_steps,
+        first_steps=0 if first is None else options.collapse_steps,
     )
 
 

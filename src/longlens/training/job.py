@@ -35,12 +35,16 @@ class Job:
     first: Batches | None = None
     """What a run trains on before it comes to ``train``."""
     first_steps: int = 0
-    """For how many steps."""
+    """For how many steps; 0 without ``first``."""
 
     @property
     def epoch_steps(self) -> int:
         """Steps of one pass over the training split."""
         return max(1, len(self.train))
+
+    def epochs_at(self, position: int) -> float:
+        """Passes over the training split before the step ``position``; first steps are none."""
+        return max(0, position - self.first_steps) / self.epoch_steps
 
     def batches(self, position: int) -> Iterator[Batch]:
         """Training batches without end, from the one that a run takes at its step ``position``."""

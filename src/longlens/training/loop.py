@@ -240,7 +240,7 @@ class Trainer:
     def _line(self, split: str) -> dict[str, Any]:
         return {
             "step": self.state.step,
-            "epoch": round((self.state.step + self.state.offset) / self.job.epoch_steps, 4),
+            "epoch": round(self.job.epochs_at(self.state.step + self.state.offset), 4),
             "split": split,
             "seconds": round(time.perf_counter() - self._began, 3),
         }

@@ -99,7 +99,8 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     """ListOps: train on this many more copies of every expression, in which operators chosen at
     random are replaced by their values; an epoch has them all. Validation and test stay whole."""
     collapse_steps: int = 2000
-    """Steps before that, on lists of digits: every operator but the root replaced."""
+    """Steps before that, on lists of digits: every operator but the root replaced. Epochs do not
+    count them, steps and budgets do."""
     mask_rate: float = 0.3
     """Share of the tokens that denoise and masked pretraining hide."""
     pretrain_kind: str = "masked"

@@ -42,18 +42,23 @@ def choose_steps(
 ) -> tuple[int, dict[str, Any] | None]:
     """The number of steps, and for a budget what was measured to find it.
 
+    Epochs are passes over the training split, after the job's first steps.
+
     Args:
         engine: with its micro-batch set.
         examples: makes a step's examples of a batch.
         epoch: steps of an epoch.
         evaluation_rows: of an evaluation batch.
         started: ``time.perf_counter()`` when the data were there.
+
+    Raises:
+        TrainingError: a budget has no room for more than the job's first steps.
     """
-    options = engine.options
+    options, first = engine.options, engine.job.first_steps
     if options.steps is not None:
         return options.steps, None
     if options.budget is None:
-        return max(1, math.ceil((options.epochs or 10.0) * epoch)), None
+        return first + max(1, math.ceil((options.epochs or 10.0) * epoch)), None
     timing = time_steps(engine, examples, evaluation_rows)
     spent = time.perf_counter() - started
     steps = budget.steps_that_fit(
@@ -64,7 +69,14 @@ def choose_steps(
         epoch,
         evaluation_work(engine.job, options),
     )
-    return int(engine.ranks.same(steps)), {"spent": spent, "timing": asdict(timing)}
+    steps = int(engine.ranks.same(steps))
+    if first and steps <= first:
+        raise TrainingError(
+            f"budget={options.budget} has room for {steps} steps, not for more than the "
+            f"collapse_steps={first} on lists of digits; give a longer --budget or fewer "
+            "--collapse_steps"
+        )
+    return steps, {"spent": spent, "timing": asdict(timing)}
 
 
 def evaluation_work(job: Job, options: TrainOptions) -> float:
