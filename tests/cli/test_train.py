@@ -40,6 +40,16 @@ def test_train_prints_the_result_and_the_folder(run_options, capsys):
     assert read_record(folder).status == "finished"
 
 
+def test_a_result_that_is_not_finite_is_shown_as_missing(run_options, capsys):
+    options = run_options(task="cumsum", length=None, mixer_options={}, lr=1e20, clip=0.0,
+                          task_options={"length": 16, "train": 64, "validation": 16, "test": 16},
+                          nonfinite="skip", steps=10)  # fmt: skip
+    given = words(options, "task", "task_options", "dim", "depth", "steps", "batch_size", "device",
+                  "lr", "clip", "nonfinite", "runs", "root")  # fmt: skip
+    assert main(["train", *given]) == 0
+    assert "test        r2 —   loss —" in capsys.readouterr().out
+
+
 def test_config_files_and_overrides(run_options, tmp_path, capsys):
     options = run_options(steps=2, progress=False)
     path = tmp_path / "run.json"

@@ -1,6 +1,8 @@
 """Whole runs: every kind of task and protocol, selection, budgets, micro-batches, faults."""
 
 import math
+import os
+import signal
 from dataclasses import replace
 
 import pytest
@@ -15,7 +17,7 @@ from longlens.runs.run import run_folder
 from longlens.tasks.mix import with_easier_sets
 from longlens.training import checkpoint, loop, rehearse
 from longlens.training.budget import Timing
-from longlens.training.faults import TrainingError
+from longlens.training.faults import Stopped, TrainingError
 from longlens.training.job import Job
 from longlens.training.log import read_curves
 from longlens.weights import load_tensors
@@ -195,6 +197,11 @@ def test_a_budget_fixes_the_steps_and_keeps_them(run_options, monkeypatch):
     assert all(torch.equal(same[name], other[name]) for name in same)
 
 
+def train_lines(options):
+    lines = read_curves(run_folder(options))
+    return {line["step"]: line for line in lines if line["split"] == "train"}
+
+
 class Poison:
     """Makes the loss of chosen steps NaN."""
 
@@ -234,9 +241,37 @@ def test_skipped_steps_change_nothing_but_themselves(run_options, monkeypatch, n
     record = train_run(options)
     events = [e for e in record.events if e["kind"] == "skip"]
     assert events[0]["step"] == 7 and sum(e["skipped"] for e in events) == 2
-    assert all(line["loss"] is not None for line in read_curves(run_folder(options)))
     assert record.status == "finished"
     assert all(t.isfinite().all() for t in weights(options).values())
+    # the line at 8 is about the steps 6 and 7, of which 6 is good; that at 9 about 8 alone
+    lines = train_lines(options)
+    assert [step for step, line in lines.items() if line["loss"] is None] == [9]
+    assert lines[9]["gradient_norm"] is None and lines[9]["r2"] is None
+    single = replace(options, log_every=1, name="single")
+    train_run(single)
+    for name in ("loss", "gradient_norm"):
+        assert lines[8][name] == pytest.approx(train_lines(single)[7][name])
+    assert all(event.get("lowest") != 0.0 for event in record.events)  # no loss was 0
+
+
+def test_a_checkpoint_keeps_how_many_steps_were_left_out(run_options, monkeypatch):
+    """A run that is stopped between a bad step and its line writes the line that it would have."""
+    Poison(monkeypatch, 6)
+    options = run_options(**ATOMIC, mixer="lru", nonfinite="skip", name="alone")
+    train_run(options)
+    original = loop.Trainer.step
+
+    def stopped(self):
+        original(self)
+        if self.state.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "step", stopped)
+        with pytest.raises(Stopped):
+            train_run(replace(options, name="stopped"))
+    train_run(replace(options, name="stopped"))
+    assert outcome(run_folder(replace(options, name="stopped"))) == outcome(run_folder(options))
 
 
 def test_rollback_goes_back_and_past_the_batch(run_options, monkeypatch):

@@ -14,6 +14,7 @@ from typing import Any
 from longlens.cli.parser import Parser, UsageError, add_options, key_values
 from longlens.runs.cell import read_values, with_options
 from longlens.runs.record import Record
+from longlens.tables import MISSING
 from longlens.training.options import CHOICES, TrainOptions
 
 EPILOG = """examples:
@@ -89,9 +90,13 @@ def _inside(name: str, values: Mapping[str, Any]) -> str | None:
 
 def summary(record: Record) -> str:
     """A few lines about a finished run."""
+
+    def shown(value: float | None) -> str:
+        return MISSING if value is None else f"{value:.4f}"  # None: it was not finite
+
     lines = [
-        f"{split:<12}{record.metric_name} {record.value(split):.4f}   "
-        f"loss {record.get(f'{split}.loss'):.4f}"
+        f"{split:<12}{record.metric_name} {shown(record.value(split))}   "
+        f"loss {shown(record.get(f'{split}.loss'))}"
         for split in record.metrics
     ]
     rate = record.speed["tokens_per_second"]

@@ -71,6 +71,8 @@ class State:
     """Batches that rollbacks passed over."""
     logged: int = 0
     """Step of the last line of the training curve."""
+    left_out: int = 0
+    """Steps since then that were not finite, under the policy "skip"."""
     evaluated: int = -1
     """Step of the last evaluation."""
     total: int = 0

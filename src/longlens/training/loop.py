@@ -7,6 +7,7 @@ moment and started again from its last checkpoint computes what it would have co
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -219,17 +220,17 @@ class Trainer:
         sums = self.ranks.add(self.engine.sums.clone()).cpu()  # here the host waits for the device
         if self._check_finite():
             return
-        since = state.step - state.logged
+        good = state.step - state.logged - state.left_out
         line = self._line("train") | self.job.objective.metrics(sums[:SUMS])
         if self.job.prepare.denoises:
             line["denoise_loss"] = DENOISING.metrics(sums[SUMS:])["loss"]
-        line["gradient_norm"] = float(self.engine.norms) / since
+        line["gradient_norm"] = float(self.engine.norms) / good if good else math.nan
         line["lr"] = self.options.lr * self.schedule.factor(state.step - 1)
         line["tokens_per_second"] = self.meter.stop(state, self.ranks.world_size)
         self.engine.clear()
-        state.logged = state.step
+        state.logged, state.left_out = state.step, 0
         self._write(line)
-        if state.watch(line["loss"]):
+        if not math.isnan(line["loss"]) and state.watch(line["loss"]):
             lowest = state.lowest_loss
             self._event("collapse", step=state.step, loss=line["loss"], lowest=lowest)
             self.display.say(
@@ -264,6 +265,7 @@ class Trainer:
             return False
         self.engine.clear_bad()
         if self.options.nonfinite == "skip":
+            self.state.left_out += skipped
             self._event("skip", step=first, skipped=skipped)
             self.display.say(f"{skipped} steps from step {first} on were not finite: left out")
             return False

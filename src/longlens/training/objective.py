@@ -102,9 +102,9 @@ class Objective:
         return torch.stack([loss, count, right.sum(dtype=torch.float64), torch.zeros_like(loss)])
 
     def metrics(self, sums: Tensor) -> dict[str, float]:
-        """Loss and metric from added-up sums."""
+        """Loss and metric from added-up sums; NaN where nothing was added."""
         loss, count, third, fourth = sums.tolist()
-        count = max(count, 1.0)
+        count = count or math.nan
         metrics = {"loss": loss / count}
         if self.kind == "regression":
             spread = fourth - third * third / count
