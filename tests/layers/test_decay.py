@@ -68,6 +68,20 @@ def test_a_layer_computes_with_the_rates_it_has_loaded():
     torch.testing.assert_close(target(x), source(x), rtol=0, atol=1e-6)
 
 
+@homes
+def test_saving_and_loading_change_no_function_where_learning_passed_the_bound(home):
+    """The raw parameter was saved, and taken for the new bound by whoever loaded it."""
+    source, rates = home(0.001, True)
+    with torch.no_grad():
+        rates.alpha.copy_(torch.tensor([-1.0, 0.02, 0.05, 0.3]))
+    target, loaded = home(0.001, True)
+    for module in (target, source):
+        module.load_state_dict(source.state_dict())
+    acting = torch.tensor([0.0, 0.02, 0.05, 0.05])
+    for found, bound in (rates.rates(), loaded.rates()):
+        assert bound == pytest.approx(0.05) and torch.equal(found.detach(), acting)
+
+
 def test_checkpoints_of_earlier_versions_load():
     source, _ = in_layer(0.7, False)
     old = {name.replace("decay.", ""): value for name, value in source.state_dict().items()}

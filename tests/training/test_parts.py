@@ -8,9 +8,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from longlens import LaSAttention
 from longlens.runs.build import model_config
 from longlens.tasks import Spec
-from longlens.training import budget
+from longlens.training import budget, distributed
 from longlens.training.evaluate import _add_groups
 from longlens.training.examples import Examples, fill_rows, next_tokens, of_any_length
 from longlens.training.faults import largest_that_fits
@@ -133,6 +134,18 @@ def test_the_optimizer_is_adamw_with_clipping():
         torch.nn.utils.clip_grad_norm_([plain], 2.0)
         reference.step()
     torch.testing.assert_close(mine, plain.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_checkpoints_keep_rates_beyond_their_bound_and_final_weights_those_that_act():
+    """Training goes on from the parameter itself; another layer takes what it loads for a bound."""
+    layer, other = (LaSAttention(8, 2, learned_alpha=True, alpha_max=0.1) for _ in range(2))
+    with torch.no_grad():
+        layer.decay.alpha.copy_(torch.tensor([0.05, 0.3]))
+    distributed.load_whole_state(other, distributed.whole_state(layer))
+    distributed.load_whole_state(other, distributed.whole_state(layer))  # both beyond it
+    assert torch.equal(other.decay.alpha, layer.decay.alpha) and other.alpha_max == 0.1
+    final = distributed.whole_state(layer, keep_vars=False)
+    assert torch.equal(final["decay.alpha"], torch.tensor([0.05, 0.1]))
 
 
 def test_a_skipped_update_leaves_everything_as_it_was():

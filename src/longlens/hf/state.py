@@ -51,18 +51,6 @@ class LaSState(DecayRates):
             value._known_to_las = True
             self.follow()
 
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
-    ) -> None:
-        """Save no rate beyond the bound: whoever loads it would take it for the bound."""
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        rates = self.alpha.detach()
-        if not self.learned_alpha or rates.is_meta:
-            return
-        acting = rates.clamp(max=self.alpha_max)
-        if hasattr(rates, "full_tensor") or not torch.equal(acting, rates):
-            destination[f"{prefix}alpha"] = acting
-
     def extra_repr(self) -> str:
         """The options that matter, for `print(model)`."""
         return (

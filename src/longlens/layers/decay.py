@@ -25,6 +25,7 @@ class DecayRates(nn.Module):
     or not. Fixed rates that were changed in another way, in place or by `functional_call`, must
     stay inside the bound: uncompiled code raises where they do not, until `follow` is called.
     Learned rates are clamped to [0, alpha_max] where they are used: that keeps their bound true.
+    A state dict holds them clamped to it, too, unless it is made with `keep_vars`.
 
     >>> rates = DecayRates(3, bound=0.002)
     >>> rates.rates()
@@ -122,6 +123,18 @@ class DecayRates(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles, which take no weak references."""
         return {name: value for name, value in self.__dict__.items() if name != "_checked"}
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        """Save no rate beyond the bound: whoever loads it would take it for the bound."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        rates = self.alpha.detach()
+        if keep_vars or not self.learned_alpha or rates.is_meta:
+            return
+        acting = rates.clamp(max=self.alpha_max)
+        if hasattr(rates, "full_tensor") or not torch.equal(acting, rates):
+            destination[f"{prefix}alpha"] = acting
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)

@@ -147,9 +147,13 @@ def part_of(like: Tensor, source: Tensor) -> Tensor:
     return sharded.to_local()
 
 
-def whole_state(model: nn.Module) -> dict[str, Tensor]:
-    """The model's state with whole tensors on the CPU; every rank must call it."""
-    state = model.state_dict().items()
+def whole_state(model: nn.Module, *, keep_vars: bool = True) -> dict[str, Tensor]:
+    """The model's state with whole tensors on the CPU; every rank must call it.
+
+    With `keep_vars` parameters are as the optimizer left them, so that training goes on bit for
+    bit; without, as `state_dict` saves them for other models: learned rates within their bound.
+    """
+    state = model.state_dict(keep_vars=keep_vars).items()
     return {
         name: copy_to_cpu(tensor.full_tensor() if isinstance(tensor, DTensor) else tensor)
         for name, tensor in state
@@ -164,5 +168,5 @@ def copy_to_cpu(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def load_whole_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy whole tensors into a model that may be sharded; names must be the model's."""
-    for name, target in model.state_dict().items():
+    for name, target in model.state_dict(keep_vars=True).items():  # the tensors, no copies
         local(target).copy_(part_of(target, state[name]))

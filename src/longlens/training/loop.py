@@ -388,4 +388,4 @@ class Trainer:
 
     def final_weights(self) -> dict[str, Tensor]:
         """The selected weights after :meth:`run`, whole, on the CPU; every rank must call it."""
-        return distributed.whole_state(self.job.model)
+        return distributed.whole_state(self.job.model, keep_vars=False)
