@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,3 +29,23 @@ def no_autocast(x: Tensor) -> torch.autocast:
     torch.float32
     """
     return torch.autocast(device_type=x.device.type, enabled=False)
+
+
+def autocasts(x: Tensor) -> bool:
+    """Whether autocast is on for ``x``'s device.
+
+    >>> autocasts(torch.ones(1))
+    False
+    """
+    device = x.device.type
+    return device != "meta" and torch.is_autocast_enabled(device)
+
+
+def keep_dtypes(x: Tensor) -> AbstractContextManager[object]:
+    """As ``no_autocast``, for free where autocast is off, which is where most calls run.
+
+    >>> with keep_dtypes(torch.ones(1)) as context:
+    ...     context is None
+    True
+    """
+    return no_autocast(x) if autocasts(x) else nullcontext()

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from longlens import las_attention
+from longlens.ops.las import las_attention, las_weights
+from longlens.ops.las.decode import LaSCache
 
 from .cases import Case, over_budget
 
@@ -55,6 +56,38 @@ def test_float16_does_not_overflow_where_the_result_is_finite(causal):
     for rate in (0.015, 0.5):
         out = las_attention(q, k, q, alpha=torch.tensor([rate]), is_causal=causal)
         assert out.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(),  # folded
+        dict(queries=1),  # a row
+        dict(softcap=50.0),  # rows
+        dict(query_offset=torch.tensor([0])),
+        dict(alpha=torch.tensor([0.0, 40.0])),  # merged, with tiles of explicit scores
+        dict(window=9, smoothing="masked"),  # merged, with a band
+        dict(impl="reference"),
+    ],
+    ids=lambda options: "-".join(options) or "folded",
+)
+def test_autocast_rounds_inputs_and_no_scores(options):
+    q, k, v = (3 * torch.randn(1, 2, 200, 32).bfloat16() for _ in range(3))
+    options = dict(alpha=torch.tensor([0.0, 0.01])) | options
+    q = q[:, :, : options.pop("queries", None)]
+    expected = las_attention(q, k, v, **options)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = las_attention(q.float(), k.float(), v.float(), **options)
+    assert torch.equal(found, expected)
+
+
+def test_autocast_rounds_no_scores_of_a_cache_and_no_weights():
+    q, k, v = (3 * torch.randn(1, 2, 200, 32).bfloat16() for _ in range(3))
+    last, cache = q[:, :, -1:], LaSCache(k, v)
+    expected = cache.attend(last), las_weights(q, k)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = cache.attend(last), las_weights(q, k)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
 
 def test_rows_without_a_key_are_zero():

@@ -16,7 +16,7 @@ from longlens.ops.las.plan import Assumed, Plan, Route, always, choose, no_opera
 from longlens.ops.las.transforms import exporting, functional, needs_formula
 from longlens.ops.las.triton import why_not
 from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
-from longlens.ops.numerics import no_autocast
+from longlens.ops.numerics import autocasts, no_autocast
 
 IMPLEMENTATIONS = ("auto", "reference", "sdpa", "triton")
 HALF = (torch.bfloat16, torch.float16)
@@ -24,9 +24,8 @@ HALF = (torch.bfloat16, torch.float16)
 
 def attend(call: DecayCall, impl: str) -> Tensor:
     """Check a call, decide how it runs, and run it: (B, Hq, L, Dv)."""
-    device = call.query.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):  # as SDPA does; decays keep theirs
-        dtype = torch.get_autocast_dtype(device)
+    if autocasts(call.query):  # as SDPA does; decays keep theirs
+        dtype = torch.get_autocast_dtype(call.query.device.type)
         call.query, call.key, call.value = (t.to(dtype) for t in (call.query, call.key, call.value))
         with no_autocast(call.query):
             return attend(call, impl)

@@ -10,6 +10,7 @@ from longlens.ops.las.call import Call, cast, check
 from longlens.ops.las.plan import Plan
 from longlens.ops.las.reference import reference_weights
 from longlens.ops.las.routes import attend, planned, with_steps
+from longlens.ops.numerics import keep_dtypes
 
 
 def las_attention(
@@ -152,4 +153,5 @@ def las_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:
     """
     call = Call(query, key, key, **options)
     cast(call)
-    return reference_weights(check(call))
+    with keep_dtypes(call.query):
+        return reference_weights(check(call))

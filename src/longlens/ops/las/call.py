@@ -11,6 +11,7 @@ from torch import Tensor
 
 from longlens.ops.las.checks import check_options, check_side_inputs, check_tensors
 from longlens.ops.las.transforms import known, needs_formula
+from longlens.ops.numerics import autocasts
 from longlens.ops.rotary import rotate
 
 
@@ -131,9 +132,8 @@ def _sees_all(call: Call) -> bool:
 
 def cast(call: Call) -> None:
     """What autocast asks for, as SDPA does it; α keeps its precision."""
-    device = call.query.device.type
-    if device != "meta" and torch.is_autocast_enabled(device):
-        convert(call, torch.get_autocast_dtype(device))
+    if autocasts(call.query):
+        convert(call, torch.get_autocast_dtype(call.query.device.type))
 
 
 def convert(call: Call, dtype: torch.dtype) -> None:

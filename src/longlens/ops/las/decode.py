@@ -21,6 +21,7 @@ from longlens.ops.las.smoothing import pool_values
 from longlens.ops.las.triton import why_not
 from longlens.ops.las.triton.attention_op import MOST_HEADS
 from longlens.ops.las.triton.decode_op import decode_attention
+from longlens.ops.numerics import keep_dtypes
 
 
 class LaSCache:
@@ -154,7 +155,8 @@ class LaSCache:
         call = Call(query, self._key[:, :, seen], self._pooled[:, :, seen], alpha, scale=scale)
         call.key_mask = None if visible is None else visible[:, seen]
         route = choose(ROUTES, call, impl, Assumed())
-        return route.run(call, Plan(route.impl, route.name))
+        with keep_dtypes(query):  # autocast would round the scores
+            return route.run(call, Plan(route.impl, route.name))
 
     def _check(self, query: Tensor, alpha: Tensor | None, scale: float | None) -> None:
         B, D = self._key.shape[0], self._key.shape[3]

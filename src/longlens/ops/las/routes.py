@@ -45,6 +45,7 @@ from longlens.ops.las.triton import mirror_op, why_not
 from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
 from longlens.ops.las.triton.prologue_op import LONGEST, MOST_SEQUENCES
 from longlens.ops.launching import MOST_KEPT
+from longlens.ops.numerics import keep_dtypes
 
 NO_SINKS = "capped scores or a sink, which PyTorch's fused attention lacks"
 WIDEST_BAND = 32  # the largest p = P//2 of `masked` whose p products per row are written out
@@ -273,7 +274,8 @@ _NAMED = {(route.impl, route.name): route for route in ROUTES}
 def attend(call: Call, impl: str) -> Tensor:
     """Check a call, decide how it runs, and run it."""
     plan, dtype = planned(call, impl)
-    out = run(call, plan)
+    with keep_dtypes(call.query):  # `cast` has rounded the inputs; scores are not rounded
+        out = run(call, plan)
     return out if out.dtype == dtype else out.to(dtype)
 
 

@@ -37,6 +37,7 @@ from longlens.ops.las.ring import ring_attention
 from longlens.ops.las.routes import attend
 from longlens.ops.las.smoothing import pool_values, reach
 from longlens.ops.las.transforms import functional, needs_formula
+from longlens.ops.numerics import keep_dtypes
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -128,7 +129,8 @@ def las_attention_sharded(
     check(call).local = sides(local, is_causal)  # wider than a piece it may still be a window
     pieces = _pieces(call, group, lengths, exchange)
     if exchange == "ring":
-        out: Tensor = ring_attention(call, pieces)
+        with keep_dtypes(call.query):
+            out: Tensor = ring_attention(call, pieces)
         return out
     wanted = [_visible(call, span, pieces.total) for span in pieces.spans]
     call.key, call.value = fetch_pair(call.key, call.value, pieces, wanted)
