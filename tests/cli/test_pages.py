@@ -12,6 +12,8 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.cli.parser import Parser
+from longlens.cli.run import checked_cells
+from longlens.cli.run import parser as run_parser
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/quickstart.md"]
@@ -41,6 +43,20 @@ def test_commands_of_every_page_are_understood(page, monkeypatch):
     for _, *words in commands(page):
         with pytest.raises(UnderstoodError):
             main([word.strip("[]") for word in words])  # [what may be left out]
+
+
+def test_tables_that_are_shown_can_be_planned(tmp_path):
+    """What a reader copies first must get past the checks of `longlens run`."""
+    blocks = re.findall(
+        r"```yaml\n(# table\.yaml.*?)```", (ROOT / "docs/runs.md").read_text(), re.S
+    )
+    shown = re.findall(r"^  base: .*\n  grid: .*$", run_parser().format_help(), re.M)
+    assert (len(blocks), len(shown)) == (2, 1)
+    planned = []
+    for block in [*blocks, *shown]:
+        (tmp_path / "table.yaml").write_text(block)
+        planned.append(len(checked_cells(str(tmp_path / "table.yaml"), str(tmp_path), {})))
+    assert planned == [18, 3, 18]
 
 
 @pytest.mark.slow

@@ -36,11 +36,11 @@ EPILOG = """experiments:
 A table is a JSON or YAML file: a list of cells (options of `longlens train`) or a grid:
 
   base: {{task: listops, epochs: 40}}
-  grid: {{mixer: [las, softmax, s4d], seed: [0, 1, 2], mixer_options.window: [3, 5]}}
+  grid: {{mixer: [las, softmax, s4d], seed: [0, 1, 2], lr: [0.001, 0.002]}}
 
-The options of all cells are checked before the first one runs. The same command again goes on where
-it was cut off, tries again what failed, and does what is new; given twice at once, both share the
-work."""
+An option of one mixer belongs in a list of cells, not in a grid over several mixers. The options of
+all cells are checked before the first one runs. The same command again goes on where it was cut
+off, tries again what failed, and does what is new; given twice at once, both share the work."""
 
 
 def parser() -> Parser:

@@ -3,7 +3,7 @@
 A table's file (JSON or YAML) is a list of cells, or a grid::
 
     base: {task: listops, epochs: 40}
-    grid: {mixer: [las, softmax, s4d], seed: [0, 1, 2], mixer_options.window: [3, 5]}
+    grid: {mixer: [las, softmax, s4d], seed: [0, 1, 2], lr: [0.001, 0.002]}
 
 A dot reaches into a nested option. Options that no cell names keep their defaults.
 """
