@@ -29,6 +29,8 @@ def main() -> None:
     """Both ways, output and gradients, and how far they are apart."""
     if torch.cuda.device_count() < 2:
         raise SystemExit("this example needs two or more GPUs: context_parallel is for CUDA only")
+    if "RANK" not in os.environ:
+        raise SystemExit("start it by torchrun --nproc-per-node 2 examples/context_parallel.py")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl")

@@ -43,6 +43,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=2049, help="positions in the whole sequence")
     parser.add_argument("--exchange", choices=("gather", "ring"), default="gather")
     options = parser.parse_args()
+    if "RANK" not in os.environ:
+        raise SystemExit("start it by torchrun --nproc-per-node 2 examples/split_sequence.py")
 
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")

@@ -36,6 +36,15 @@ def test_every_example_is_in_the_readme():
     assert set(re.findall(r"\]\(([\w.]+)\)", (EXAMPLES / "README.md").read_text())) == kept
 
 
+@pytest.mark.parametrize("name", ["split_sequence", "context_parallel"])
+def test_programs_for_several_processes_say_how_to_start_them(name, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr("sys.argv", [name])
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)  # else it asks for GPUs first
+    with pytest.raises(SystemExit, match=f"torchrun --nproc-per-node 2 examples/{name}.py"):
+        main_of(name)()
+
+
 @pytest.mark.parametrize("name", ["training_loop", "time_series"])
 def test_programs_start(name):
     main_of(name)(["--steps", "2"])
