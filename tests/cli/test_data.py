@@ -54,6 +54,27 @@ def test_list_names_every_task_with_its_facts(run):
     assert run()[1] == run("--help")[1] and "prepare NAME" in run()[1]
 
 
+def test_options_that_are_listed_are_taken_as_it_says(run):
+    """`data` takes distance=64, train and audit take task_options.distance=64."""
+    from longlens.cli.train import parse
+
+    out = run("list", "far-order")[1]
+    assert "--set NAME=VALUE of `longlens data`, --set task_options.NAME=VALUE of train" in out
+    assert re.search(r"^  distance=64  D; ", out, re.MULTILINE)
+    assert parse(["--task", "far-order", "--set", "task_options.distance=64"]).task_options
+    assert run("show", "far-order", "--set", "distance=8", *TINY)[0] == 0
+
+
+def test_far_lengths_are_those_at_the_default_distance():
+    for name, length in (
+        ("far-order", "213 at D = 64"),
+        ("far-injection", "inner + 260 at D = 64"),
+    ):
+        assert TASKS[name].length == length
+    spec = TASKS["far-listops"].spec(TASKS["far-listops"].options())
+    assert TASKS["far-listops"].length == f"{spec.max_length:,} at D = 64"
+
+
 def test_prepare_show_verify(run, tmp_path):
     code, out, _ = run("prepare", "listops", *TINY, "--workers", "1")
     assert code == 0 and re.search(r"identity [0-9a-f]{64}", out)
@@ -126,7 +147,7 @@ def test_a_task_is_listed_with_each_of_its_options(run):
         code, out, _ = run("list", info.name)
         assert code == 0 and info.licence in out
         for field in fields(info.options):
-            assert re.search(rf"^  --set {field.name}=\S+  \S", out, re.MULTILINE), field.name
+            assert re.search(rf"^  {field.name}=\S+  \S", out, re.MULTILINE), field.name
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ GUESSES = {
     "train --set mixer_options.windw=5": (1, "did you mean 'window'?"),
     "train --set window=5": (2, "did you mean --set mixer_options.window=…?"),
     "train --task far-order --set distance=5": (2, "did you mean --set task_options.distance=…?"),
+    "audit far-order --set distance=5": (2, "did you mean --set task_options.distance=…?"),
     "train --mixer_options.window 5": (2, "give --set mixer_options.window=VALUE"),
     "data show far-order --distance 5": (2, "give --set distance=VALUE"),
     "audit far-order --dim 8": (2, "give --set dim=VALUE"),

@@ -13,7 +13,7 @@ from typing import Any
 
 from longlens.cli.parser import Parser, UsageError, command_line, key_values
 from longlens.cli.terminal import complain
-from longlens.cli.train import NAMES
+from longlens.cli.train import NAMES, inside
 from longlens.runs.cell import with_options
 from longlens.tasks.own import is_file
 
@@ -145,6 +145,10 @@ def main(argv: Sequence[str]) -> int:
         judge_files(args.judge)
         return 0
     of_task = [f"task_options.{word}" for word in args.data]
+    for name in key_values(args.changes):
+        full = inside(name, args.task) if name.partition(".")[0] not in NAMES else None
+        if full and full not in NAMES:
+            raise UsageError(f"{name!r} is no option of train; did you mean --set {full}=…?")
     given = with_options({}, key_values([*args.changes, *of_task]))
     task_options, mixer_options = (given.pop(f"{of}_options", {}) for of in ("task", "mixer"))
     if not all(isinstance(options, dict) for options in mixer_options.values()):

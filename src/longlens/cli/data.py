@@ -88,8 +88,11 @@ def list_tasks(words: Sequence[str]) -> None:
         for row in rows:
             options = row.pop("options")
             print("\n".join(f"{key:<10}{value}" for key, value in row.items()))
+            if options:
+                print("options   --set NAME=VALUE of `longlens data`, "
+                      "--set task_options.NAME=VALUE of train and audit:")  # fmt: skip
             for name, option in options.items():
-                print(f"  --set {name}={json.dumps(option['default'])}  {option['help']}")
+                print(f"  {name}={json.dumps(option['default'])}  {option['help']}")
     else:
         shown = ("name", "length", "classes", "examples", "data", "what")
         print(Table.of([{key: row[key] for key in shown} for row in rows]).text())

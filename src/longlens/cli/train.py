@@ -68,22 +68,29 @@ def parse(words: Sequence[str]) -> TrainOptions:
         in_file = f"{path}: " if path is not None and str(path) not in str(error) else ""
         raise ValueError(f"{in_file}{error}") from None
     for name in changes:
-        if name.partition(".")[0] not in NAMES and (full := _inside(name, vars(known) | given)):
+        values = vars(known) | given
+        if name.partition(".")[0] not in NAMES and (
+            full := inside(name, values["task"], values["mixer"])
+        ):
             raise UsageError(f"{name!r} is no option of train; did you mean --set {full}=…?")
     return TrainOptions.from_values(with_options({**config, **given}, changes))
 
 
-def _inside(name: str, values: Mapping[str, Any]) -> str | None:
-    """The option of the mixer or the task that somebody may have meant by a name."""
+def inside(name: str, task: str, mixer: str | None = None) -> str | None:
+    """The option of the task or the mixer that somebody may have meant by a name.
+
+    >>> inside("distnce", "far-order"), inside("window", "listops", "las"), inside("x", "listops")
+    ('task_options.distance', 'mixer_options.window', None)
+    """
     from longlens.layers.registry import MIXERS, options_of
     from longlens.tasks.registry import TASKS
 
     found: dict[str, str] = dict(zip(NAMES, NAMES, strict=True))
-    if values["task"] in TASKS:
-        options = fields(TASKS[values["task"]].options)
+    if task in TASKS:
+        options = fields(TASKS[task].options)
         found |= {f.name: f"task_options.{f.name}" for f in options if f.name not in found}
-    if values["mixer"] in MIXERS:
-        found |= {k: f"mixer_options.{k}" for k in options_of(values["mixer"]) if k not in found}
+    if mixer in MIXERS:
+        found |= {k: f"mixer_options.{k}" for k in options_of(mixer) if k not in found}
     near = get_close_matches(name, found, n=1)
     return found[near[0]] if near else None
 

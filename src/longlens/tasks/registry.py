@@ -13,6 +13,7 @@ from longlens.tasks.errors import DataError
 from longlens.tasks.farfield import build as farfield
 from longlens.tasks.farfield import injection
 from longlens.tasks.farfield.certificate import OPTIONS as FARFIELD_OPTIONS
+from longlens.tasks.farfield.sample import length_of
 from longlens.tasks.pathfinder import generate as pathfinder
 from longlens.tasks.synthetic import SYNTHETIC
 from longlens.tasks.synthetic.base import estimate as synthetic_estimate
@@ -131,14 +132,23 @@ _ATOMIC = {
     "sort": "the sequence in rising order",
 }
 _FARFIELD = {
-    "far-order": ("which of two far segments comes first? not local", "1,669 at D = 512"),
-    "far-match": ("do the first two of three far segments match? not local", "~4 D"),
-    "far-xor": ("parity of two bits, read out at a far position", "2 D"),
-    "far-pointer": ("follow a pointer through far tables, read out at the end", "~3 D"),
-    "far-listops": ("expressions with far tokens, read out at the end", "~16 D"),
-    "far-injection": ("any task's label combined with a far dependency", "inner + ~4 D"),
+    "far-order": "which of two far segments comes first? not local",
+    "far-match": "do the first two of three far segments match? not local",
+    "far-xor": "parity of two bits, read out at a far position",
+    "far-pointer": "follow a pointer through far tables, read out at the end",
+    "far-listops": "expressions with far tokens, read out at the end",
+    "far-injection": "any task's label combined with a far dependency",
 }
 _FARFIELD_CLASSES = {"far-pointer": "4", "far-listops": "10"}
+
+
+def _far_length(name: str) -> str:
+    """The length of a far-field example at the default distance."""
+    options = FARFIELD_OPTIONS[name]()
+    inner = "inner + " if name == "far-injection" else ""
+    return f"{inner}{length_of(name, options):,} at D = {options.distance}"
+
+
 _ENWIK8 = TaskInfo(
     name="enwik8",
     summary="next byte of Wikipedia's XML",
@@ -190,13 +200,13 @@ _ALL = [
     ),
     *(
         TaskInfo(
-            name=name, summary=summary, length=length, classes=_FARFIELD_CLASSES.get(name, "2"),
-            sizes="20,000 / 2,000 / 5,000", source=_OWN, licence=_MIT,
-            options=FARFIELD_OPTIONS[name],
+            name=name, summary=summary, length=_far_length(name),
+            classes=_FARFIELD_CLASSES.get(name, "2"), sizes="20,000 / 2,000 / 5,000",
+            source=_OWN, licence=_MIT, options=FARFIELD_OPTIONS[name],
             build=farfield.build, estimate=partial(farfield.estimate, name),
             spec=partial(farfield.spec_of, name),
         )
-        for name, (summary, length) in _FARFIELD.items()
+        for name, summary in _FARFIELD.items()
     ),
     _ENWIK8,
     replace(
