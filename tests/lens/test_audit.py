@@ -255,7 +255,10 @@ def test_a_record_is_judged_anew_without_training(tmp_path, monkeypatch, capsys)
     monkeypatch.chdir(tmp_path)
     assert main(["audit", "--judge", str(path)]) == 0
     again = json.loads(path.read_text())
-    assert again["verdict"] == right and right["text"] in capsys.readouterr().out
+    assert again["verdict"] == right
+    assert f", changed: {right['text']}" in capsys.readouterr().out
+    assert main(["audit", "--judge", str(path)]) == 0
+    assert f", unchanged: {right['text']}" in capsys.readouterr().out
     assert again["certificate"]["holds"] and again["points"] == record["points"]
     assert not (tmp_path / "runs").exists()
     (tmp_path / "other.json").write_text("{}")

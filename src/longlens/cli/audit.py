@@ -117,7 +117,7 @@ def judge_files(paths: Sequence[Path]) -> None:
         report["certificate"] = certificate_of(report["task"], report["data"]["options"])
         replace_file(path, to_json(report))
         after = report["verdict"]["text"]
-        print(f"{path}: {after if after != before else 'unchanged'}")
+        print(f"{path}, {'changed' if after != before else 'unchanged'}: {after}")
 
 
 def bring(source: str, options: dict[str, Any], root: str | None) -> str:
