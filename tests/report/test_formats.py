@@ -93,6 +93,10 @@ def test_the_command(folder, tmp_path, capsys, monkeypatch):
     assert main(["report", "--format", "markdown", "--only", "figure5"]) == 0
     out = capsys.readouterr().out
     assert "Figure 5" in out and "Table 2" not in out
+    words = ["--only", "figure5", "--only", "table2", "results/"]  # one name each, then records
+    assert main(["report", "--format", "markdown", *words]) == 0
+    out = capsys.readouterr().out
+    assert "Figure 5" in out and "Table 2" in out
     assert main(["report", "--format", "csv", "-o", "out/table.csv"]) == 0
     assert (tmp_path / "out" / "table.csv").read_text().startswith("experiment,row")
     page = tmp_path / "page.md"

@@ -42,7 +42,10 @@ def parser() -> Parser:
         help="html is one page with everything, the others are its tables (default: html)",
     )  # fmt: skip
     p.add_output("default: report.html for html; the others are printed")
-    p.add_argument("--only", nargs="+", default=None, metavar="NAME", help="of these results only")
+    p.add_argument(
+        "--only", action="append", default=[], metavar="NAME",
+        help="these results only; may be given again",
+    )  # fmt: skip
     p.add_argument("--title", default="longlens report", help="the page's title")
     p.add_argument(
         "--pictures", nargs="+", default=None, metavar=("FOLDER", "NAME"),
@@ -63,7 +66,7 @@ def main(argv: Sequence[str]) -> int:
     shown = args.format or args.output or not (args.update or args.pictures)
     if not shown and not args.pictures:
         return 0
-    results = read_results(args.records or ["results" if Path("results").is_dir() else "runs"])
+    results = read_results(args.records or [_folder()])
     if args.only:
         results = results.only(args.only)
     if args.pictures:
@@ -91,6 +94,15 @@ def main(argv: Sequence[str]) -> int:
         else:
             _write(args.output, text)
     return _skipped(results)
+
+
+def _folder() -> str:
+    """What is shown where nothing is named."""
+    found = [name for name in ("results", "runs") if Path(name).is_dir()]
+    if not found:
+        raise ValueError("there is neither results/ nor runs/ here; `longlens train` and `longlens "
+                         "run` make runs/, `longlens collect` makes results/")  # fmt: skip
+    return found[0]
 
 
 def _skipped(results: Results) -> int:
