@@ -6,7 +6,7 @@ and models take flat keyword arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from types import NoneType
@@ -91,6 +91,36 @@ WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "
          NoneType: "null", Mapping: "a mapping"}  # fmt: skip
 
 
+# What other programs call an option -> what it is called here.
+SYNONYMS = {
+    **dict.fromkeys(("batch", "batchsize", "bs", "train_batch_size"), "batch_size"),
+    **dict.fromkeys(("layers", "blocks", "num_layers", "n_layers", "n_layer"), "depth"),
+    **dict.fromkeys(("width", "hidden", "hidden_size", "hidden_dim", "d_model"), "dim"),
+    **dict.fromkeys(("heads", "num_heads", "n_heads", "n_head"), "mixer_options.num_heads"),
+    **dict.fromkeys(("iterations", "max_steps", "num_steps"), "steps"),
+    **dict.fromkeys(("num_epochs", "max_epochs"), "epochs"),
+    "dataset": "task",
+    "learning_rate": "lr",
+    "lr_scheduler": "schedule",
+    "scheduler": "schedule",
+    "warmup_steps": "warmup",
+    "wd": "weight_decay",
+}
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that somebody may have meant: a synonym, else one of nearly the same letters.
+
+    >>> known = ["mask_rate", "lr", "mixer"]
+    >>> closest("learning_rate", known), closest("mixr", known), closest("depth", known)
+    ('lr', 'mixer', None)
+    """
+    known = list(known)
+    if SYNONYMS.get(name) in known:
+        return SYNONYMS[name]
+    return next(iter(get_close_matches(name, known, n=1)), None)
+
+
 def typed(kind: type, values: Any, owner: str, *, convert: bool = False) -> dict[str, Any]:
     """Return ``values`` if they are fields of the dataclass ``kind`` and of their types.
 
@@ -117,8 +147,8 @@ def typed(kind: type, values: Any, owner: str, *, convert: bool = False) -> dict
     hints = get_type_hints(kind)
     for name in values:
         if name not in hints:
-            near = get_close_matches(str(name), hints, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = closest(str(name), hints)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise ValueError(f"{name!r} is no option of {owner}{hint}")
     return {name: _typed(name, value, hints[name], convert) for name, value in values.items()}
 

@@ -14,6 +14,14 @@ GUESSES = {
     # misspelt words
     "trian": (2, "unknown command 'trian'; did you mean 'train'?"),
     "train --mixr las": (2, "there is no option --mixr; did you mean --mixer?"),
+    "train --learning_rate 0.1": (2, "there is no option --learning_rate; did you mean --lr?"),
+    "train --batch 8": (2, "there is no option --batch; did you mean --batch_size?"),
+    "train --num-layers 4": (2, "there is no option --num-layers; did you mean --depth?"),
+    "train --hidden_size=64": (2, "there is no option --hidden_size; did you mean --dim?"),
+    "train --heads 4": (2, "no option --heads; give --set mixer_options.num_heads=VALUE"),
+    "train --set learning_rate=1": (2, "is no option of train; did you mean --set lr=…?"),
+    "run table2 --set learning_rate=1 --list": (2, "is no option of train; did you mean 'lr'?"),
+    "audit far-order --learning_rate 0.1": (2, "there is no option --learning_rate; give --set lr"),
     "train --mixer lass": (1, "unknown mixer 'lass'; did you mean 'las'"),
     "train --task lisops": (1, "unknown task 'lisops'; did you mean 'listops'?"),
     "train --schedule cosin": (2, "must be one of cosine, linear, constant, plateau, got 'cosin'; "
@@ -61,7 +69,7 @@ GUESSES = {
     "collect .": (1, "give the folder that `longlens run NAME` made"),
     "train --config nowhere.yaml": (1, "nowhere.yaml cannot be read: No such file"),
     "data import mine --from nowhere.csv": (1, "nowhere.csv: there is no such file"),
-    "report": (1, "runs does not exist"),
+    "report": (1, "there is neither results/ nor runs/ here; `longlens train` and"),
     # data that are something else
     "data import mine --tokens x.npy --targets floats.npy --kind classification": (
         1, "classes must be (N,) integers, got float64 (20,); floats are --kind regression"),

@@ -15,11 +15,12 @@ import shlex
 import textwrap
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from longlens.config import SYNONYMS, closest
 
 # Where files lie says nothing about a result; each takes a value but the flags.
 PLACES = ("--runs", "--root", "--output", "-o", "--plot")
@@ -89,8 +90,11 @@ class Parser(argparse.ArgumentParser):
             example = "--task" if "--task" in self._option_string_actions else "--name"
             return f"{name!r} is one word too many; options are given as {example} {name}"
         key = name.strip("-").replace("-", "_")
-        if key.partition(".")[0] in self.settable:
-            return f"there is no option {name}; give --set {key}=VALUE"
+        if f"--{SYNONYMS.get(key)}" in self._option_string_actions:
+            return f"there is no option {name}; did you mean --{SYNONYMS[key]}?"
+        for meant in (key, SYNONYMS.get(key, "")):
+            if meant.partition(".")[0] in self.settable:
+                return f"there is no option {name}; give --set {meant}=VALUE"
         return f"there is no option {name}{near(name, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -122,10 +126,10 @@ def near(word: str, known: Iterable[str]) -> str:
     >>> near("--mixr", ["--mixer", "--dim"]), near("runz", ["runs", "show"])
     ('; did you mean --mixer?', "; did you mean 'runs'?")
     """
-    found = get_close_matches(word, known, n=1)
-    if not found:
+    found = closest(word, known)
+    if found is None:
         return ""
-    return f"; did you mean {found[0] if found[0].startswith('-') else repr(found[0])}?"
+    return f"; did you mean {found if found.startswith('-') else repr(found)}?"
 
 
 # ---------------------------------------------------------------------- values

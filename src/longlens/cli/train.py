@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from longlens.cli.parser import Parser, UsageError, add_options, key_values
+from longlens.config import closest
 from longlens.runs.cell import read_values, with_options
 from longlens.runs.record import Record
 from longlens.tables import MISSING
@@ -91,8 +91,8 @@ def inside(name: str, task: str, mixer: str | None = None) -> str | None:
         found |= {f.name: f"task_options.{f.name}" for f in options if f.name not in found}
     if mixer in MIXERS:
         found |= {k: f"mixer_options.{k}" for k in options_of(mixer) if k not in found}
-    near = get_close_matches(name, found, n=1)
-    return found[near[0]] if near else None
+    near = closest(name, found)
+    return found[near] if near else None
 
 
 def summary(record: Record) -> str:
