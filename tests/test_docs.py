@@ -44,7 +44,9 @@ def test_the_public_functions_have_examples():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_python_blocks_of_pages_run(page):
+def test_python_blocks_of_pages_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where a page may leave files, and data
+    monkeypatch.setenv("LONGLENS_DATA", str(tmp_path / "data"))
     scope = {}
     with patch.dict(MIXERS):  # a page adds one of its own
         for block in re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL):

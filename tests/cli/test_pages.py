@@ -74,6 +74,26 @@ def test_commands_of_a_page_run_one_after_the_other(page, tmp_path):
     assert list(tmp_path.glob("runs/*/record.json"))
 
 
+@pytest.mark.slow
+def test_the_tutorial_on_own_data_works_from_top_to_bottom(tmp_path, monkeypatch, capsys):
+    """Its first block writes the arrays, its commands read them, and its verdict is explained."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LONGLENS_DATA", str(tmp_path / "data"))
+    page = "docs/tutorials/own_data.md"
+    first = re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+    exec(first[1], {})
+    for _, *words in commands(page):
+        assert main(words) == 0, words
+    audit = ["audit", "bumps", "--quick"]
+    assert commands(page)[-1] == ["longlens", *audit]
+    said = capsys.readouterr().out
+    assert "\nlong range, undecided: " in said
+    assert "(tokens in place), which is as much" in said
+    assert "2 seeds, where 3 are needed" in said
+    assert main([*audit, "--seeds", "3"]) == 0
+    assert "\nlong range: " in capsys.readouterr().out
+
+
 def test_targets_of_the_readme_exist():
     named = re.findall(r"^make ([a-z-]+)", (ROOT / "README.md").read_text(), flags=re.MULTILINE)
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
