@@ -12,6 +12,7 @@ from longlens.cli.main import main
 from longlens.cli.show import curve
 from longlens.files import locked
 from longlens.report.read import differing_options, select, sort
+from longlens.report.results import tables_of_runs
 from longlens.report.tables import Spread, grouped_rows, render, rows_of
 from longlens.runs.record import LOCK, read_record
 from longlens.runs.results import find_runs
@@ -279,3 +280,17 @@ def test_a_report_of_a_fresh_folder_mixes_metrics_and_experiments(tmp_path, monk
     assert "## mine" in text and "80" in text.partition("## mine")[2].partition("##")[0]
     assert main(["report"]) == 0
     assert (tmp_path / "report.html").exists()
+
+
+def test_runs_on_other_data_or_by_other_recipes_are_not_compared(tmp_path):
+    base = {"lr": 0.1, "seed": 0}
+    for name, mixer, distance, steps in (("a", "las", 8, 10), ("b", "softmax", 128, 10),
+                                         ("c", "las", 128, 20)):  # fmt: skip
+        options = base | {"mixer": mixer, "steps": steps, "task_options": {"distance": distance}}
+        write_run(tmp_path, name, mixer=mixer, task="far-order", options=options)
+    (table,) = tables_of_runs("runs", find_runs(tmp_path), [])
+    assert {record.name: (record.row, record.column) for record in table.records} == {
+        "a": ("las", "far-order, distance 8"),
+        "b": ("softmax (steps=10)", "far-order, distance 128"),
+        "c": ("las (steps=20)", "far-order, distance 128"),
+    }

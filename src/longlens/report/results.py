@@ -183,23 +183,46 @@ def _read_csv(path: Path) -> tuple[dict[str, str], ...]:
     return tuple(dict(zip(head, line, strict=True)) for line in lines)
 
 
+def _columns_of_runs(runs: Sequence[Record]) -> dict[str, list[Record]]:
+    """Runs by their task and, where these differ, what its examples are."""
+    tasks: dict[str, list[Record]] = {}
+    for run in runs:
+        tasks.setdefault(str(run.get("task")), []).append(run)
+    columns: dict[str, list[Record]] = {}
+    for task, members in tasks.items():
+        data = [name for name in differing_options(members)
+                if name.startswith("task_options.") or name == "length"]  # fmt: skip
+        for run in members:
+            values = {
+                name.removeprefix("task_options."): inside(run.options, name) for name in data
+            }
+            words = [f"{name} {'default' if value is None else value}"
+                     for name, value in values.items()]  # fmt: skip
+            columns.setdefault(", ".join([task, *words]), []).append(run)
+    return columns
+
+
 def tables_of_runs(name: str, runs: Sequence[Record], skipped: list[str]) -> list[ResultTable]:
-    """Make tables of plain runs, one a metric: a row a mixer with the options that set it apart."""
+    """Make tables of plain runs, one a metric: a row a mixer with the options that set it apart.
+
+    Runs on other data, or on other lengths of them, have columns of their own.
+    """
     runs = [run for run in runs if not run.name.endswith("/pretrain")]  # a stage of the run above
     judged = {run.get("task"): run.metric_name for run in runs if run.is_finished}
-    alike: dict[tuple[str, str], list[Record]] = {}
-    for run in runs:
-        alike.setdefault((str(run.get("mixer")), str(run.get("task"))), []).append(run)
     defaults = TrainOptions().to_json()
     tables: dict[str, list[Record]] = {}
-    for (mixer, task), members in alike.items():
-        differing = differing_options(members)
-        for run in members:
+    for column, beside in _columns_of_runs(runs).items():
+        # An option of training that differs between mixers stands in the rows of all of them.
+        common = {name for name in differing_options(beside) if not name.startswith("mixer")}
+        for run in beside:
+            mixer = run.get("mixer")
+            own = [other for other in beside if other.get("mixer") == mixer]
             # What was asked for: under "steps" a record says how many were done.
             options = defaults | run.options
-            words = [f"{option}={inside(options, option)}" for option in differing]
-            row = f"{mixer} ({', '.join(words)})" if words else mixer
-            record = replace(run.thinned(curve_lines(run, skipped)), row=row, column=task)
+            words = [f"{option}={inside(options, option)}"
+                     for option in sorted(common.union(differing_options(own)))]  # fmt: skip
+            row = f"{mixer} ({', '.join(words)})" if words else str(mixer)
+            record = replace(run.thinned(curve_lines(run, skipped)), row=row, column=column)
             # What failed stands beside what finished on its task.
             tables.setdefault(judged.get(run.get("task"), "accuracy"), []).append(record)
     return [
