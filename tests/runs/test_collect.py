@@ -100,6 +100,15 @@ def test_every_run_is_kept_with_its_labels(folder):
     assert len(curve) == 60 and curve[0] == [1, 1.0] and curve[-1] == [500, 0.002]
 
 
+@pytest.mark.parametrize("stage", ["finished", "stopped", "running", "failed"])
+def test_a_run_that_ended_in_its_pretraining_is_kept_without_numbers(folder, stage):
+    write_run(folder, "las--text--0/pretrain", stage)
+    (record,) = [r for r in collect(folder, []).records if (r.row, r.column, r.seed)
+                 == ("LaS", "Text", 0)]  # fmt: skip
+    assert record.name == "las--text--0" and not record.metrics and not record.curves
+    assert record.status == ("failed" if stage == "failed" else "stopped")
+
+
 def test_perplexity_is_the_exponential_of_the_loss(folder):
     labels = json.loads((folder / "experiment.json").read_text())
     (folder / "experiment.json").write_text(json.dumps({**labels, "metric": "perplexity"}))

@@ -16,7 +16,8 @@ from longlens.runs import train_run
 from longlens.runs.record import read_record
 from longlens.runs.run import LOCK, run_folder
 from longlens.tasks.registry import TASKS
-from longlens.training import checkpoint, loop
+from longlens.training import checkpoint, loop, rehearse
+from longlens.training.budget import Timing
 from longlens.training.faults import Stopped, TrainingError
 from longlens.training.log import read_curves
 from tests.training.runs import outcome
@@ -222,6 +223,63 @@ def test_resume_require_and_restart(run_options, monkeypatch):
     assert record.status == "finished" and record.options["lr"] == 0.5
     aside = json.loads((folder.with_name("a.old-1") / "record.json").read_text())
     assert aside["status"] == "stopped"
+
+
+def pretraining_run(run_options, **changes):
+    return run_options(name="a", protocol="pretrain", steps=6, evaluate_every=6, **changes)
+
+
+def stop_in_pretraining(monkeypatch, finished):
+    """Send a signal within pretraining, or as it ends: then it is finished, the run is not."""
+    original = loop.Trainer._finish
+
+    def patched(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(self)
+
+    if finished:
+        monkeypatch.setattr(loop.Trainer, "_finish", patched)
+        monkeypatch.setattr(loop.Trainer, "_evaluate", lambda *_: {"loss": 1.0, "accuracy": 0.5})
+    else:
+        stop_at(monkeypatch, 4)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_resume_require_lets_the_second_stage_begin(run_options, monkeypatch, finished):
+    options = pretraining_run(run_options)
+    with pytest.raises(TrainingError, match="pretrain has no checkpoint"):
+        train_run(replace(options, resume="require"))
+    with monkeypatch.context() as patch:
+        stop_in_pretraining(patch, finished)
+        with pytest.raises(Stopped):
+            train_run(options)
+    stage = read_record(run_folder(options) / "pretrain")
+    assert stage.status == ("finished" if finished else "stopped")
+    assert train_run(replace(options, resume="require")).status == "finished"
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_pretraining_by_an_earlier_process_is_part_of_the_budget(
+    run_options, monkeypatch, finished
+):
+    """Whether it was stopped within pretraining or after it: 50 s of the 60 are gone."""
+    options = replace(pretraining_run(run_options), steps=None, pretrain_steps=6, budget="60s")
+    timing = Timing(step=1.0, evaluation=0.1, final=0.1)
+    monkeypatch.setattr(rehearse, "time_steps", lambda *_: timing)
+    original = loop.Trainer._checkpoint
+
+    def slow(self):  # a process whose training took 50 s
+        self._began -= 50 if self.state.step == 3 else 0
+        original(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "_checkpoint", slow)
+        stop_in_pretraining(patch, finished)
+        with pytest.raises(Stopped):
+            train_run(options)
+    record = train_run(options)
+    (event,) = [event for event in record.events if event["kind"] == "budget"]
+    assert event["spent"] > 50 and record.total_steps < 10
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(run_options, monkeypatch):

@@ -190,6 +190,11 @@ class Record:
         blank = Record(status="")
         return replace(self, **{name: getattr(blank, name) for name in TIMES})
 
+    def without_end(self) -> Record:
+        """What is known of a run of which pretraining alone has a record: this one."""
+        status = CUT_OFF if self.is_finished else self.status
+        return replace(self, status=status, metrics={}, speed={}, peak_memory_mib=None, steps=None)
+
     def thinned(self, lines: Iterable[Mapping[str, Any]] = ()) -> Record:
         """What results keep: options that were given, rounded numbers, and thinned curves.
 

@@ -277,8 +277,13 @@ def collect(folder: str | Path, problems: list[str]) -> ResultTable:
     values, places = read_labels(folder)
     runs = {run.name: run for run in find_runs(folder)}
     lines = {name: curve_lines(run, problems) for name, run in runs.items()}
+    for name in places.keys() - runs.keys():
+        if stage := runs.get(f"{name}/pretrain"):
+            runs[name] = replace(stage.without_end(), name=name)
     records = [
-        replace(runs[name].thinned(lines[name]), **(place | {"seed": place.get("seed") or 0}))
+        replace(
+            runs[name].thinned(lines.get(name, ())), **(place | {"seed": place.get("seed") or 0})
+        )
         for name, place in places.items()
         if name in runs
     ]

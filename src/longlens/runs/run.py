@@ -116,8 +116,13 @@ def train_run(options: TrainOptions, task: Task | None = None) -> Record:
         if "pretrain" in options.protocols:
             first = folder / "pretrain"
             stage = _pretraining(options)
-            if finished_record(first, stage, task) is None:
-                _train(stage, task, ranks, first, started, kind=options.pretrain_kind)
+            pretrained = finished_record(first, stage, task) or _train(
+                stage, task, ranks, first, started, kind=options.pretrain_kind
+            )
+            # what earlier processes spent on it is part of the budget, too
+            started = min(started, time.perf_counter() - (pretrained.train_seconds or 0.0))
+            if options.resume == "require":  # the run was gone on with; this stage may begin
+                options = replace(options, resume="auto")
             return _train(options, task, ranks, folder, started, first / WEIGHTS)
         return _train(options, task, ranks, folder, started)
 
