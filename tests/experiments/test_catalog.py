@@ -317,3 +317,22 @@ def test_declarations_are_checked(changes, message):
 
 def test_labels_share_no_folder():
     assert slug("LaS+") != slug("LaS")
+
+
+def test_a_warmup_in_steps_keeps_its_share_of_another_length():
+    """Else a run of minutes would end within the warm-up of hours."""
+    table2 = find("table2")
+
+    def cell(**changes):
+        (found,) = table2.cells(only=["MEGA", "Text"], **changes)
+        return found
+
+    assert (cell()["steps"], cell()["warmup"]) == (25_000, 10_000.0)
+    assert (cell(budget="8m")["budget"], cell(budget="8m")["warmup"]) == ("8m", 0.4)
+    shorter = cell(changes={"steps": 500})
+    assert (shorter["steps"], shorter["warmup"]) == (500, 0.4)
+    for order in (["warmup", "steps"], ["steps", "warmup"]):  # what is asked for stays
+        values = {"warmup": 100.0, "steps": 500}
+        asked = cell(changes={name: values[name] for name in order})
+        assert (asked["steps"], asked["warmup"]) == (500, 100.0)
+    assert cell(changes={"lr": 0.1})["warmup"] == 10_000.0

@@ -93,6 +93,14 @@ def test_a_run_that_loses_what_it_learned_says_so(run_options, data, monkeypatch
     assert capsys.readouterr().err.count("is back where it began") == 1
 
 
+def test_a_warmup_as_long_as_the_run_is_said(run_options, capsys):
+    for warmup, said in ((2.0, False), (3.0, True), (0.9, False)):
+        train_run(run_options(steps=3, evaluate_every=3, warmup=warmup))
+        error = capsys.readouterr().err
+        assert ("note: warmup is 3 steps, and the run has 3:" in error) == said
+        assert ("note" in error) == said
+
+
 def test_the_record_says_it_all(run_options):
     options = run_options()
     record = train_run(options)

@@ -37,7 +37,7 @@ from longlens.training.faults import (
 from longlens.training.job import Job, Result, State
 from longlens.training.log import Log
 from longlens.training.objective import SUMS
-from longlens.training.optim import Schedule, warmup_steps
+from longlens.training.optim import Schedule, endless_warmup, warmup_steps
 from longlens.training.options import TrainOptions
 from longlens.training.progress import Display, Meter, describe_steps
 from longlens.training.randomness import key, seed_everything
@@ -162,6 +162,8 @@ class Trainer:
             self._take(saved)
         options, state = self.options, self.state
         self.engine.micro_batch = state.micro_batch
+        if self.ranks.main and (problem := endless_warmup(options.warmup, state.total)):
+            print(f"note: {problem}", file=sys.stderr, flush=True)
         self.schedule = Schedule(
             options.schedule,
             state.total,

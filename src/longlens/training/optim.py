@@ -104,6 +104,20 @@ def warmup_steps(warmup: float, total: int) -> int:
     return round(warmup if warmup >= 1 else warmup * total)
 
 
+def endless_warmup(warmup: float, total: int) -> str:
+    """Say so where a warm-up in steps does not end before the run; an empty string if it does.
+
+    >>> endless_warmup(10, 20), endless_warmup(0.1, 20)
+    ('', '')
+    """
+    if warmup < 1 or warmup < total:
+        return ""
+    return (
+        f"warmup is {warmup:,.0f} steps, and the run has {total:,}: the learning rate rises to "
+        "the end; a warmup below 1 is a share of the run"
+    )
+
+
 class Optimizer:
     """Fused AdamW, and Muon, on plain tensors: state by name, no host synchronisation.
 

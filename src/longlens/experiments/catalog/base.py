@@ -135,7 +135,8 @@ class Experiment(Header):
         Args:
             only: patterns of rows and columns, see :meth:`choose`.
             seeds: 0 … seeds-1 are run.
-            budget: wall time of each run, instead of its declared length.
+            budget: wall time of each run, instead of its declared length; a warm-up in steps keeps
+                its share of them, as with ``steps`` or ``epochs`` among the changes.
             changes: options for all runs (a dot reaches into a nested one).
             quick: a few steps of a tiny model on stand-in data, to see that everything works.
             runs: folder of records; the experiment's own is inside it, see :meth:`folder`.
@@ -149,6 +150,8 @@ class Experiment(Header):
         for seed in range(seeds):
             for run in self.choose(only):
                 cell = shrink(run.options, runs) if quick else run.options
+                if set(LENGTHS) & set(changed):
+                    cell = with_shared_warmup(cell)
                 for name, value in changed.items():
                     if name in LENGTHS:  # which replace each other
                         cell = {key: old for key, old in cell.items() if key not in LENGTHS}
@@ -199,6 +202,18 @@ def slug(label: str) -> str:
     ('pathfinder-own', 'p-3-b-0.001', 'lasplus')
     """
     return re.sub(r"[^a-z0-9.]+", "-", label.lower().replace("+", "plus")).strip("-")
+
+
+def with_shared_warmup(cell: Cell) -> Cell:
+    """The cell with a warm-up in steps as a share of its steps, which may then be others.
+
+    >>> with_shared_warmup({"steps": 25_000, "warmup": 10_000.0})
+    {'steps': 25000, 'warmup': 0.4}
+    """
+    steps, warmup = cell.get("steps"), cell.get("warmup") or 0.0
+    if steps is None or not 1 <= warmup < steps:
+        return cell
+    return {**cell, "warmup": warmup / steps}
 
 
 def merged(*parts: Mapping[str, Any]) -> Cell:
