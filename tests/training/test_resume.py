@@ -214,6 +214,92 @@ def test_another_commit_goes_on_and_is_recorded(run_options, monkeypatch, capsys
     assert "commit is 0123456789ab, was" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("commits", "clean"),
+    [(("a", "b"), True), (("a-dirty", "b", "c"), False), (("a", "b-dirty", "c"), False)],
+)
+def test_a_record_is_clean_if_the_code_of_every_process_was(
+    run_options, monkeypatch, commits, clean
+):
+    options = run_options()
+    for step, commit in enumerate(commits, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr("longlens.training.provenance.commit", lambda commit=commit: commit)
+            if commit == commits[-1]:
+                assert train_run(options).clean == clean
+                continue
+            stop_at(patch, 5 * step)
+            with pytest.raises(Stopped):
+                train_run(options)
+            so_far = "".join(commits[:step])
+            assert read_record(run_folder(options)).clean == ("dirty" not in so_far)
+
+
+def test_a_run_is_as_clean_as_its_pretraining(run_options, monkeypatch):
+    options = pretraining_run(run_options)
+    with monkeypatch.context() as patch:
+        patch.setattr("longlens.training.provenance.commit", lambda: "a-dirty")
+        stop_in_pretraining(patch, finished=True)
+        with pytest.raises(Stopped):
+            train_run(options)
+    monkeypatch.setattr("longlens.training.provenance.commit", lambda: "b")
+    assert train_run(options).clean is False
+
+
+def test_code_that_left_no_checkpoint_has_not_contributed(run_options, monkeypatch):
+    options = run_options(checkpoint_seconds=1e9)
+    with monkeypatch.context() as patch:
+        patch.setattr("longlens.training.provenance.commit", lambda: "a-dirty")
+        patch.setattr(loop.Trainer, "step", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train_run(options)
+    monkeypatch.setattr("longlens.training.provenance.commit", lambda: "b")
+    assert train_run(options).clean
+
+
+def test_the_peak_of_memory_is_that_of_all_processes(run_options, monkeypatch):
+    monkeypatch.setattr(loop, "peak_memory_mib", lambda _: 1e6)
+    options = stopped_run(run_options, monkeypatch)
+    monkeypatch.undo()
+    assert train_run(options).peak_memory_mib == 1e6
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_speed_is_that_of_one_machine(run_options, monkeypatch, moved):
+    """The first process is made to have timed two steps of 1,000 s."""
+    saved_state = checkpoint.save
+
+    def slow(folder, step, tensors, facts, **how):
+        timed = {"timed_seconds": 2000.0, "timed_steps": 2}
+        facts = {**facts, "state": facts["state"] | timed}
+        return saved_state(folder, step, tensors, facts, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save", slow)
+        options = stopped_run(run_options, monkeypatch)
+    if moved:
+        monkeypatch.setattr("longlens.training.provenance.hardware", lambda _: "another machine")
+    rate = train_run(replace(options, checkpoint_seconds=1e9)).speed["steps_per_second"]
+    assert (rate > 1) == moved
+
+
+def test_a_checkpoint_of_before_these_were_kept_is_taken(run_options, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("longlens.training.provenance.commit", lambda: "a-dirty")
+        options = stopped_run(run_options, monkeypatch)
+
+    def older_checkpoint(*where, load=checkpoint.load):
+        saved = load(*where)
+        newer = ("clean", "peak_memory_mib", "left_out")
+        known = {k: v for k, v in saved.facts["state"].items() if k not in newer}
+        return replace(saved, facts=saved.facts | {"state": known})
+
+    monkeypatch.setattr("longlens.training.provenance.commit", lambda: "b")
+    monkeypatch.setattr(checkpoint, "load", older_checkpoint)
+    record = train_run(options)
+    assert record.status == "finished" and record.clean is False
+
+
 def test_resume_require_and_restart(run_options, monkeypatch):
     with pytest.raises(TrainingError, match="has no checkpoint"):
         train_run(run_options(name="a", resume="require"))

@@ -21,16 +21,12 @@ from longlens.experiments.catalog import find
 from longlens.experiments.standins import prepare_stand_in, quick_data
 from longlens.runs.build import make_job, make_model
 from longlens.runs.cell import Cell
-from longlens.runs.measure import (
-    flops_per_token,
-    forget_peak_memory,
-    peak_flops,
-    peak_memory_mib,
-)
+from longlens.runs.measure import flops_per_token, peak_flops
 from longlens.runs.results import Place
 from longlens.runs.run import find_device
 from longlens.training.distributed import Ranks
 from longlens.training.engine import Engine
+from longlens.training.memory import forget_peak_memory, peak_memory_mib
 from longlens.training.options import TrainOptions
 from longlens.training.process import forget_programs, set_process
 from longlens.training.provenance import provenance

@@ -1,11 +1,6 @@
-"""What a run cost: arithmetic, speed, share of the device's peak, memory."""
+"""What a run cost: arithmetic, speed, share of the device's peak."""
 
 from __future__ import annotations
-
-import contextlib
-import resource
-import sys
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -71,23 +66,3 @@ def speed(
         "flops_per_second": arithmetic,
         "share_of_peak": None if peak is None else arithmetic / (peak * ranks.world_size),
     }
-
-
-def forget_peak_memory(device: torch.device) -> None:
-    """Start measuring the peak anew."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        with contextlib.suppress(OSError):  # where the system cannot, the peak is the process's
-            Path("/proc/self/clear_refs").write_text("5")
-
-
-def peak_memory_mib(device: torch.device) -> float:
-    """Most memory since the peak was forgotten: of the device, or of this process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    status = Path("/proc/self/status")
-    if status.exists():
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 2**10
-    unit = 1 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

@@ -95,7 +95,7 @@ class Record:
     """Of ``longlens train``; in results those alone that are not the default."""
     provenance: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     clean: bool | None = None
-    """Whether the code was that of its commit."""
+    """Whether the code was that of its commit, in every process that contributed."""
     data: Data = field(default_factory=Data)
     metric: MetricName = field(default_factory=MetricName)
     metrics: dict[str, Metrics | None] = field(default_factory=dict)
@@ -116,8 +116,9 @@ class Record:
     wall_seconds: float | None = None
     """From ``started`` to ``ended`` by the clock, with data, compilation and pauses."""
     speed: dict[str, float | None] = field(default_factory=dict)
-    """Rates over the steps that nothing interrupted."""
+    """Rates over the steps that nothing interrupted, on the machine that came last."""
     peak_memory_mib: float | None = None
+    """The most of any process."""
     ablations: dict[str, Any] | None = None
     transfer: dict[str, Any] | None = None
     """Metrics on other test data, by the names of ``transfer_options``."""

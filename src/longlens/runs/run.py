@@ -35,12 +35,7 @@ from longlens.runs.build import (
     spec_of,
 )
 from longlens.runs.finished import finished_record
-from longlens.runs.measure import (
-    flops_per_token,
-    forget_peak_memory,
-    peak_memory_mib,
-    speed,
-)
+from longlens.runs.measure import flops_per_token, speed
 from longlens.runs.record import LOCK, RECORD, Record, RecordWriter, now, read_record
 from longlens.runs.transfer import load_transfer, transfer_tests
 from longlens.tasks import Task
@@ -52,10 +47,11 @@ from longlens.training.faults import Stopped, TrainingError
 from longlens.training.job import Job
 from longlens.training.log import CHECKPOINTS
 from longlens.training.loop import Trainer
+from longlens.training.memory import forget_peak_memory, peak_memory_mib
 from longlens.training.mirror import open_mirror
 from longlens.training.options import TrainOptions
 from longlens.training.process import set_process
-from longlens.training.provenance import provenance
+from longlens.training.provenance import is_clean, provenance
 from longlens.weights import save_tensors
 
 
@@ -165,6 +161,8 @@ def _train(
     with _ending_recorded(writer):
         model = make_model(options, task.spec, kind, ranks.device, weights)
         check_ablation(options, model)
+        # whether the code that made the weights to begin with was that of its commit
+        clean_before = weights is None or read_record(weights.parent).clean is not False
         job = make_job(options, task, model, ranks, kind)
         if writer is not None:
             _begin(
@@ -173,6 +171,8 @@ def _train(
                 protocol=options.protocol if kind == "supervised" else f"pretrain ({kind})",
                 data=describe_data(options, task),
                 parameters=parameter_count(model),
+                # the end says it exactly; until then code that may have contributed counts
+                clean=clean_before and is_clean(origin) and writer.record.clean is not False,
             )  # fmt: skip
             replace_file(folder / CONFIG, config_json(model.config).encode())
         elsewhere = load_transfer(options, ranks, job.test)
@@ -180,7 +180,7 @@ def _train(
         forget_peak_memory(ranks.device)
         trainer = Trainer(job, options, ranks, folder, writer, origin, started)
         result = trainer.run()
-        memory = peak_memory_mib(ranks.device)
+        trainer.state.note_memory(peak_memory_mib(ranks.device))  # of training, not of what follows
         ablations = None
         if options.ablate == "heads" and job.test is not None:
             ablations = without_heads(trainer.engine, job.test, trainer.evaluation_rows)
@@ -199,7 +199,8 @@ def _train(
                 metrics=result.metrics,
                 train_seconds=round(state.seconds, 3),
                 speed=speed(state, flops, ranks, origin["hardware"], low),
-                peak_memory_mib=round(memory, 1),
+                peak_memory_mib=round(state.peak_memory_mib, 1),
+                clean=clean_before and state.clean,
                 ablations=ablations,
                 transfer=transfer,
             )
@@ -228,7 +229,6 @@ def _begin(
         seed=options.seed,
         options=options.to_json(),
         provenance=origin,
-        clean=not origin["commit"].endswith("-dirty"),
         metric={"name": objective.metric, "higher_is_better": objective.higher_is_better},
         deterministic=options.deterministic or ranks.device.type == "cpu",
         device=origin["hardware"],

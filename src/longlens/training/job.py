@@ -97,11 +97,23 @@ class State:
     timed_steps: int = 0
     timed_tokens: int = 0
     timed_padded: int = 0
+    peak_memory_mib: float = 0.0
+    """The most of all processes so far."""
+    clean: bool = True
+    """Whether the code of all of them was that of its commit."""
     first_loss: float | None = None
     """Of the first line of the training curve."""
     lowest_loss: float | None = None
     collapsed: bool = False
     """Whether training has lost again what it had learned."""
+
+    def note_memory(self, mib: float) -> None:
+        """Take note of the most memory that a process has used."""
+        self.peak_memory_mib = max(self.peak_memory_mib, mib)
+
+    def forget_speed(self) -> None:
+        """Measure it anew: rates are of one machine."""
+        self.timed_seconds, self.timed_steps, self.timed_tokens, self.timed_padded = 0.0, 0, 0, 0
 
     def watch(self, loss: float) -> bool:
         """Take note of a training loss; True where it is the first that is back at the beginning.

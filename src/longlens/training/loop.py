@@ -36,10 +36,12 @@ from longlens.training.faults import (
 )
 from longlens.training.job import Job, Result, State
 from longlens.training.log import Log
+from longlens.training.memory import peak_memory_mib
 from longlens.training.objective import SUMS
 from longlens.training.optim import Schedule, endless_warmup, warmup_steps
 from longlens.training.options import TrainOptions
 from longlens.training.progress import Display, Meter, describe_steps
+from longlens.training.provenance import is_clean
 from longlens.training.randomness import key, seed_everything
 from longlens.training.rehearse import choose_micro_batch, choose_steps, evaluation_work
 from longlens.training.resume import RunCheckpoints
@@ -73,7 +75,7 @@ class Trainer:
     ) -> None:
         self.job, self.options, self.ranks = job, options, ranks
         self.folder, self.log, self.started = folder, log, started
-        self.state = State()
+        self.state = State(clean=is_clean(provenance))
         self.engine = Engine(job, options, ranks)
         self.best: dict[str, Tensor] = {}
         self.signals = Signals()
@@ -129,7 +131,7 @@ class Trainer:
 
     def _take(self, saved: checkpoint.Checkpoint) -> None:
         """Take over a checkpoint's tensors and counters."""
-        self.state = State(**saved.facts["state"])
+        self.state = self.checkpoints.state_of(saved)
         self.engine.take(saved.tensors, self.state.step)
         if self.state.best_step >= 0:
             self.best = saved.under("best/") or saved.under("model/")
@@ -371,6 +373,7 @@ class Trainer:
         if not (self.options.small_checkpoints and current):
             tensors |= {f"best/{name}": tensor for name, tensor in self.best.items()}
         state.seconds = time.perf_counter() - self._began
+        state.note_memory(peak_memory_mib(self.ranks.device))
         self.checkpoints.write(state, tensors)
 
     def _finish(self) -> Result:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,6 +49,15 @@ def commit() -> str:
         return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if git("status", "-s") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def is_clean(origin: Mapping[str, Any]) -> bool:
+    """Whether the code was that of its commit, by what :func:`provenance` returned.
+
+    >>> is_clean({"commit": "0123456789ab"}), is_clean({"commit": "0123456789ab-dirty"})
+    (True, False)
+    """
+    return not str(origin.get("commit")).endswith("-dirty")
 
 
 def hardware(device: str | torch.device) -> str:

@@ -18,6 +18,7 @@ from longlens.training.faults import TrainingError
 from longlens.training.job import Job, State
 from longlens.training.log import CHECKPOINTS, CURVES, Log
 from longlens.training.options import TrainOptions, difference, recorded_identity
+from longlens.training.provenance import is_clean
 
 
 @dataclass
@@ -74,6 +75,16 @@ class RunCheckpoints:
         if saved is not None and self.log is not None:
             self.log.cut_curves(saved.facts["curve_bytes"])
         return saved
+
+    def state_of(self, saved: Checkpoint) -> State:
+        """The counters of a checkpoint, as this process goes on with them."""
+        facts, state = saved.facts, State(**saved.facts["state"])
+        # a checkpoint of before ``clean`` was kept tells it by its commit alone
+        state.clean = state.clean and is_clean(facts["provenance"]) and is_clean(self.provenance)
+        now = (self.provenance.get("hardware"), self.ranks.world_size)
+        if (facts["provenance"].get("hardware"), facts["world_size"]) != now:
+            state.forget_speed()
+        return state
 
     def write(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, on the main rank."""
