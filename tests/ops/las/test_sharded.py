@@ -80,6 +80,15 @@ def test_a_sliding_window(world, causal):
         check(world, case, lengths, exchange="gather")
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_sliding_window_in_chunks(world, causal):
+    for index, lengths in enumerate(SPLITS[world.size]):
+        options = dict(is_causal=causal, window=3, chunk=32, local=(2, 4, 7, 30)[index])
+        length = sum(lengths)
+        case = Case(2, 1, 2, length, length, 8, 8, 0.02, index == 0, index, options)
+        check(world, case, lengths, exchange="gather")
+
+
 @settings(max_examples=25)
 @given(case=cases(lengths=(3, 5, 13, 65, 131)), data=st.data())
 def test_any_call(world, case, data):

@@ -189,7 +189,10 @@ def _visible(call: Call, span: Span, total: int) -> Span:
         last = min(last, -(-span[1] // call.chunk) * call.chunk)
     if call.local is not None:
         before, after = reach(call.window, call.smoothing)
-        first = max(first, span[0] - call.local[0] - before)
+        near = span[0] - call.local[0] - before
+        if call.chunk is not None:  # keys begin with a block, since blocks are counted from them
+            near = near // call.chunk * call.chunk
+        first = max(first, near)
         last = min(last, span[1] + call.local[1] + after)
     return first, last
 
