@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from longlens.layers.registry import unknown
+from longlens.ops.derivatives import first_only
 from longlens.ops.norm import (
     column_moments,
     has_kernels,
@@ -37,6 +38,7 @@ class _Standardise(torch.autograd.Function):
         return out if out.dtype == x.dtype else out.to(x.dtype)
 
     @staticmethod
+    @first_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, real, weight, mean, rate, count = ctx.saved_tensors
         wide = (x.to(weight.dtype) - mean) * rate

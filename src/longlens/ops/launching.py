@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from longlens.ops.derivatives import first_only
 
 
 def _installed() -> bool:
@@ -154,7 +155,7 @@ def fused_operator(
             return tuple(found[:outputs])
 
         @staticmethod
-        @once_differentiable
+        @first_only
         def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
             return differentiate(ctx, backward, grads)
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from longlens.ops.derivatives import first_only
 from longlens.ops.family.fold import ADD_RANGE
 from longlens.ops.las.flash import flash_forward
 
@@ -49,7 +49,7 @@ class _Biased(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows = [t.flatten(0, 1).contiguous() for t in (*ctx.saved_tensors, grad)]
         found = _by_threads(_backward, rows, ctx.scale)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend
 
+from longlens.ops.derivatives import first_only
 from longlens.ops.las.call import Call
 from longlens.ops.las.plan import Plan
 from longlens.ops.las.prepare import folding, prologue_arguments, scales
@@ -154,7 +154,7 @@ class _Node(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         q, k, v, out, *kept = ctx.saved_tensors
         ctx.prologue.saved_tensors = tuple(kept[ctx.count :])

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from longlens.ops.derivatives import first_only
 from longlens.ops.las.call import Call
 from longlens.ops.las.checks import read_alpha
 from longlens.ops.las.exchange import (
@@ -205,7 +206,7 @@ class _Ring(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_only
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         ring: _Round = ctx.ring
         q, packed, alpha, near_k, near_v, out, lse = ctx.saved_tensors
