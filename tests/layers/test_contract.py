@@ -78,6 +78,20 @@ def test_padding_anywhere_has_no_influence(key, direction):
 
 
 @every_case
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=["nan", "inf"])
+def test_no_number_in_padding_reaches_real_tokens(key, direction, value):
+    """A weight of zero is not enough: zero times NaN is NaN."""
+    mixer = make(key, DIM, **direction).double()
+    x = torch.randn(2, 23, DIM, dtype=torch.float64)
+    mask = torch.rand(2, 23) < 0.7
+    mask[:, 4] = True
+    filled = x.masked_fill(~mask[..., None], value)
+    torch.testing.assert_close(
+        mixer(filled, mask)[mask], mixer(x, mask)[mask], rtol=1e-9, atol=1e-10
+    )
+
+
+@every_case
 def test_causality(key, direction):
     mixer = make(key, DIM, **direction).double()
     x = torch.randn(1, 24, DIM, dtype=torch.float64, requires_grad=True)

@@ -9,7 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longlens.layers.base import Mixer, State, check_divides, check_positive, check_step
+from longlens.layers.base import (
+    Mixer,
+    State,
+    check_divides,
+    check_positive,
+    check_step,
+    zero_padding,
+)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
@@ -122,6 +129,7 @@ class MultiHead(Mixer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
+        x = zero_padding(x, mask)  # a weight of 0 takes away no NaN
         out: Tensor = self.output(merge_heads(self.attend(*self.project(x), mask)))
         return out
 

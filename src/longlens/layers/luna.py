@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longlens.layers.base import Aspects, State, check_positive, check_step
+from longlens.layers.base import Aspects, State, check_positive, check_step, zero_padding
 from longlens.layers.heads import MultiHead, merge_heads, split_heads
 from longlens.ops.linear import elu_features, linear_attention
 from longlens.ops.numerics import full_precision, no_autocast
@@ -80,6 +80,7 @@ class Luna(MultiHead):
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
         if not self.causal:
             return super().forward(x, mask)
+        x = zero_padding(x, mask)
         q, k, v, pack = self._causal_parts(x)
         with no_autocast(x):
             real = torch.ones_like(k[:, :1, :, :1]) if mask is None else mask[:, None, :, None]
