@@ -144,6 +144,42 @@ def test_what_is_no_self_attention_is_refused():
             las(x, x, x, attn_mask=mask)
 
 
+@pytest.mark.parametrize("mask", [CAUSAL.mT, 0.5 * CAUSAL.exp(), torch.zeros(9, 9)])
+def test_a_mask_that_is_called_causal_has_to_be(mask):
+    """It was not looked at."""
+    layer = LaSMultiheadAttention.from_torch(original(batch_first=True))
+    x = tokens()
+    with pytest.raises(ValueError, match="attn_mask"):
+        layer(x, x, x, attn_mask=mask, is_causal=True)
+
+
+@pytest.mark.parametrize("value", [0.5, -1e9, float("nan")])
+def test_a_padding_mask_holds_zero_and_minus_infinity(value):
+    """Finite numbers, which torch adds to scores, counted as padding."""
+    layer = LaSMultiheadAttention.from_torch(original(batch_first=True))
+    x, mask = tokens(), torch.zeros(2, 9)
+    mask[1, 3] = value
+    with pytest.raises(ValueError, match="key_padding_mask"):
+        layer(x, x, x, key_padding_mask=mask)
+
+
+def test_replacing_keeps_what_is_shared_and_what_is_frozen():
+    class Block(nn.Module):
+        def __init__(self, attention):
+            super().__init__()
+            self.first = self.second = attention
+
+    shared = original().requires_grad_(False)
+    shared.out_proj.bias.requires_grad_(True)
+    model = nn.Sequential(Block(shared), Block(shared))
+    assert replace_attention(model) == 1
+    layers = [layer for block in model for layer in (block.first, block.second)]
+    assert all(layer is layers[0] for layer in layers)
+    assert type(layers[0]) is LaSMultiheadAttention
+    trained = [name for name, p in layers[0].named_parameters() if p.requires_grad]
+    assert trained == ["out_proj.bias"]
+
+
 @pytest.mark.parametrize("kind", [LaSAttention, SoftmaxAttention, LaSMultiheadAttention])
 def test_device_and_dtype_are_torchs_own(kind):
     layer = kind(32, 4, device="meta", dtype=torch.bfloat16)

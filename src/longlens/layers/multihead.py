@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from longlens.layers.decay import DecayRates
 from longlens.ops.las import las_attention, las_weights
-from longlens.ops.las.checks import check_options
+from longlens.ops.las.checks import check_options, may_read
+from longlens.ops.las.transforms import functional
 
 
 class LaSMultiheadAttention(nn.MultiheadAttention):
@@ -117,6 +118,8 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
             **options,
         )
         made.load_state_dict(layer.state_dict(), strict=False)
+        for name, parameter in layer.named_parameters():  # what was frozen stays so
+            made.get_parameter(name).requires_grad_(parameter.requires_grad)
         return made.train(layer.training)
 
     def forward(
@@ -136,11 +139,12 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
             query: (L, B, E), or (B, L, E) with `batch_first`, or (L, E).
             key: the same tensor as `query`.
             value: as `query`; may be another tensor, such as the tokens without their positions.
-            key_padding_mask: (B, L), True or -inf where a token is padding.
+            key_padding_mask: (B, L), True or -inf where a token is padding, False or 0 elsewhere.
             need_weights: also return the smoothed attention matrix, for small lengths.
             attn_mask: None or a causal mask; no other can be served.
             average_attn_weights: average these weights over the heads.
-            is_causal: whether `attn_mask` is causal; here it may be left out then.
+            is_causal: whether `attn_mask` is causal; here it may be left out then. Where reading
+                the mask would wait for a GPU, and in compiled code, this is believed.
 
         Returns:
             The output, shaped like `query`, and the weights (B, L, L) or (B, H, L, L), or None.
@@ -164,7 +168,7 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
                 f"query and value must have {self.embed_dim} columns and one shape, got "
                 f"{tuple(query.shape)} and {tuple(value.shape)}"
             )
-        causal = is_causal or _causal(attn_mask, q.shape[0])
+        causal = _causal(attn_mask, q.shape[0], is_causal)
         heads = self._heads(q, v)
         alpha, alpha_max = self.decay.rates()
         options: dict[str, Any] = dict(
@@ -208,38 +212,54 @@ def replace_attention(model: nn.Module, **options: Any) -> int:
     >>> replace_attention(model, bound=0.003)
     3
     """
-    count = 0
+    made: dict[nn.Module, LaSMultiheadAttention] = {}  # a layer of two blocks stays one
     for module in list(model.modules()):
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # decided before, for the layers that it had
-        for name, child in list(module.named_children()):
+        for name, child in list(module._modules.items()):  # also one that has two names here
             if (
                 isinstance(child, nn.MultiheadAttention)
                 and type(child) is not LaSMultiheadAttention
             ):
-                setattr(module, name, LaSMultiheadAttention.from_torch(child, **options))
-                count += 1
-    return count
+                if child not in made:
+                    made[child] = LaSMultiheadAttention.from_torch(child, **options)
+                setattr(module, name, made[child])
+    return len(made)
 
 
 def _real(padding: Tensor | None, batched: bool) -> Tensor | None:
     if padding is None:
         return None
     real = ~padding if padding.dtype == torch.bool else padding == 0
+    if padding.dtype != torch.bool and _at_hand(padding):
+        other = padding[~real & (padding != -torch.inf)]
+        if len(other):
+            raise ValueError(
+                "key_padding_mask of LaSMultiheadAttention must hold 0 for a real token and -inf "
+                f"for padding, got {float(other[0]):g}"
+            )
     return real if batched else real[None]
 
 
-def _causal(mask: Tensor | None, length: int) -> bool:
-    """Whether a mask is the causal one; one that is neither causal nor empty raises."""
-    if mask is None:
-        return False
+def _at_hand(mask: Tensor) -> bool:
+    """Whether values can be read without waiting for a device and without breaking a graph."""
+    return mask.is_cpu and may_read(mask) and not functional()
+
+
+def _causal(mask: Tensor | None, length: int, is_causal: bool) -> bool:
+    """Whether a call is causal; a mask that is neither causal nor empty raises.
+
+    One that is said to be causal is read only where that costs nothing.
+    """
+    if mask is None or (is_causal and not _at_hand(mask)):
+        return is_causal
     hidden = mask if mask.dtype == torch.bool else mask == -torch.inf
     plain = mask.dtype == torch.bool or bool((mask[~hidden] == 0).all())
     square = hidden.shape[-2:] == (length, length)
     later = torch.ones(length, length, dtype=torch.bool, device=mask.device).triu(1)
     if plain and square and bool((hidden == later).all()):
         return True
-    if plain and not hidden.any():
+    if plain and not is_causal and not hidden.any():
         return False
     raise ValueError(
         f"attn_mask of LaSMultiheadAttention must be None or causal, got {mask.dtype} of shape "
