@@ -165,6 +165,13 @@ def test_tokens_that_are_numbers():
     torch.testing.assert_close(encoding(tokens)[0], encoding.encode(values))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_models_of_numbers_run_in_any_dtype(dtype):
+    """Numbers were float32, whatever the weights were."""
+    model = build_model(ModelConfig(dim=16, depth=1, vocab_size=9, numbers=True)).to(dtype)
+    assert model(torch.randint(9, (2, 5))).dtype == dtype
+
+
 def test_sinusoids_are_sines_and_cosines():
     code = sinusoids(50, 6)
     assert code.shape == (50, 6)

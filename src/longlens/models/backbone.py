@@ -70,7 +70,7 @@ class InputEncoding(nn.Module):
         if numbers and (vocab_size is None or vocab_size < 2):
             raise ValueError(f"numbers=True needs vocab_size of 2 or more, got {vocab_size}")
         self.largest = vocab_size - 1 if vocab_size is not None and numbers else None
-        self.encode: nn.Module
+        self.encode: nn.Linear | nn.Embedding
         if vocab_size is None or numbers:
             self.encode = nn.Linear(1 if numbers else input_dim, dim)
         else:
@@ -93,7 +93,9 @@ class InputEncoding(nn.Module):
             (B, L, D) and the mask; with CLS both are one position longer.
         """
         if self.largest is not None:
-            x = (x.float() * (4.0 / self.largest) - 2.0).unsqueeze(-1)
+            dtype = self.encode.weight.dtype
+            wide = x.to(torch.promote_types(dtype, torch.float32))
+            x = (wide * (4.0 / self.largest) - 2.0).unsqueeze(-1).to(dtype)
         h = self.encode(x)
         if self.max_length is not None:
             end = first + x.shape[1]
