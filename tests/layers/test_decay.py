@@ -11,6 +11,8 @@ from longlens import LaSAttention, decay_rates, las_attention
 from longlens.hf.options import Options
 from longlens.hf.state import LaSState
 from longlens.layers.decay import DecayRates
+from longlens.ops.las import las_weights
+from longlens.ops.las.decode import LaSCache
 
 learned = pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
 
@@ -158,6 +160,23 @@ def test_a_bound_that_is_none_raises(wrong):
     q = torch.randn(1, 2, 10, 4)
     with pytest.raises(ValueError, match=r"alpha_max=0\.1"):
         las_attention(q, q, q, alpha=torch.tensor(wrong), alpha_max=0.1)
+
+
+@pytest.mark.parametrize("wrong", [[-0.1, 0.0], [float("nan"), 0.0]])
+def test_wrong_rates_raise_on_every_path(wrong):
+    """Where α was not read to choose a path, a negative rate made scores grow with distance."""
+    q, alpha = torch.randn(1, 2, 10, 4), torch.tensor(wrong)
+    for run in (
+        lambda: las_attention(q, q, q, alpha=alpha),
+        lambda: las_attention(q, q, q, alpha=alpha, impl="reference"),
+        lambda: las_attention(q, q, q, alpha=alpha, impl="reference", alpha_max=0.1),
+        lambda: las_weights(q, q, alpha=alpha),
+        lambda: LaSCache(q, q).attend(q[:, :, :1], alpha=alpha),
+    ):
+        with pytest.raises(ValueError, match="alpha"):
+            run()
+    with pytest.raises(ValueError, match=r"alpha_max=0\.1"):
+        las_weights(q, q, alpha=torch.tensor([0.0, 0.2]), alpha_max=0.1)
 
 
 def test_a_bound_in_another_precision_holds():

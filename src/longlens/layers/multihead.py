@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from longlens.layers.decay import DecayRates
 from longlens.ops.las import las_attention, las_weights
-from longlens.ops.las.checks import check_options, may_read
+from longlens.ops.las.checks import check_options, reading_is_free
 from longlens.ops.las.transforms import functional
 
 
@@ -243,7 +243,7 @@ def _real(padding: Tensor | None, batched: bool) -> Tensor | None:
 
 def _at_hand(mask: Tensor) -> bool:
     """Whether values can be read without waiting for a device and without breaking a graph."""
-    return mask.is_cpu and may_read(mask) and not functional()
+    return reading_is_free(mask) and not functional()
 
 
 def _causal(mask: Tensor | None, length: int, is_causal: bool) -> bool:

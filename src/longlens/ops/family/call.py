@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from longlens.ops.las.checks import check_options, check_side_inputs, check_tensors
+from longlens.ops.las.checks import (
+    check_options,
+    check_rates,
+    check_side_inputs,
+    check_tensors,
+    reading_is_free,
+    rounded_up,
+)
+from longlens.ops.las.transforms import functional
 
 TENSORS = (
     "query", "key", "value", "alpha", "log_gate", "slopes", "power", "log_forget", "sink", "taps",
@@ -96,7 +105,36 @@ def check(call: DecayCall) -> DecayCall:
         raise ValueError(f"query must be no longer than key, got {q.shape[2]} and {S}")
     call.offset = S - q.shape[2]
     call.scale = D**-0.5 if call.scale is None else float(call.scale)
+    if reading_is_free(q):
+        _check_values(call)
     return call
+
+
+def _check_values(call: DecayCall) -> None:
+    """Rates that are negative, gates above 1, and a bound that does not hold.
+
+    A gate that is NaN passes: it may come from the data, and a NaN of theirs shows in the result.
+    """
+    check_rates(call.alpha, call.rate_max)
+    for name in ("log_gate", "log_forget"):
+        gate = getattr(call, name)
+        if gate is not None and (largest := _largest(gate)) > 0:
+            raise ValueError(f"{name} must hold logarithms of gates, at most 0, got {largest:g}")
+    if call.log_gate is None or call.rate_max is None:
+        return
+    alpha = 0.0 if call.alpha is None else call.alpha.detach()[:, None, None]
+    largest = _largest(alpha - call.log_gate.detach())
+    if largest > rounded_up(call.rate_max, call.log_gate.dtype):
+        raise ValueError(
+            f"rate_max={call.rate_max:.6g} must bound alpha - log_gate, got {largest:.6g}"
+        )
+
+
+def _largest(x: Tensor) -> float:
+    """The largest number, of all calls that torch.func.vmap makes; -inf where there is none."""
+    if functional():
+        x = torch.func.debug_unwrap(x, recurse=True)
+    return float(x.detach().amax()) if x.numel() else -math.inf
 
 
 def running(x: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from longlens.ops.las.call import Call, cast, check
+from longlens.ops.las.checks import check_rates
 from longlens.ops.las.plan import Plan
 from longlens.ops.las.reference import reference_weights
 from longlens.ops.las.routes import attend, planned, with_steps
@@ -153,5 +154,7 @@ def las_weights(query: Tensor, key: Tensor, **options: Any) -> Tensor:
     """
     call = Call(query, key, key, **options)
     cast(call)
+    check(call)
+    check_rates(call.alpha, call.alpha_max)
     with keep_dtypes(call.query):
-        return reference_weights(check(call))
+        return reference_weights(call)

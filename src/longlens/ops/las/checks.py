@@ -167,10 +167,30 @@ def read_alpha(alpha: Tensor, kv_heads: int) -> tuple[float, bool]:
     return max(rates), equal
 
 
+def reading_is_free(tensor: Tensor) -> bool:
+    """Whether values can be read without waiting for a device and without breaking a graph."""
+    return tensor.is_cpu and may_read(tensor)
+
+
+def check_rates(alpha: Tensor | None, alpha_max: float | None = None) -> None:
+    """Raise where α is negative, not finite or beyond its bound, wherever reading it is free."""
+    if alpha is None or not reading_is_free(alpha):
+        return
+    if alpha_max is None:
+        read_alpha(alpha, 1)
+    else:
+        check_bound(alpha, alpha_max)
+
+
+def rounded_up(bound: float, dtype: torch.dtype) -> float:
+    """A bound with room for rounding: 0.1 in float32 is above 0.1."""
+    return bound * (1 + max(1e-6, torch.finfo(dtype).eps))
+
+
 def check_bound(alpha: Tensor, alpha_max: float, remedy: str = "") -> None:
     """Read α and raise where `alpha_max` does not bound it; NaN, too, which kernels may lose."""
-    rounding = max(1e-6, torch.finfo(alpha.dtype).eps)  # 0.1 in float32 is above 0.1
-    wrong = [a for a in _values(alpha) if not 0 <= a <= alpha_max * (1 + rounding)]
+    most = rounded_up(alpha_max, alpha.dtype)
+    wrong = [a for a in _values(alpha) if not 0 <= a <= most]
     if wrong:
         raise ValueError(
             f"alpha must lie between 0 and alpha_max={alpha_max:.6g}, got {wrong[0]:.6g}{remedy}"

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from longlens.ops.las.call import Call
-from longlens.ops.las.checks import check_options, check_side_inputs, check_tensors
+from longlens.ops.las.checks import check_options, check_rates, check_side_inputs, check_tensors
 from longlens.ops.las.plan import Assumed, Plan, Route, always, check_impl, choose
 from longlens.ops.las.row import full_scores
 from longlens.ops.las.smoothing import pool_values
@@ -168,6 +168,7 @@ class LaSCache:
         check_tensors(query, self._key, self._pooled, enable_gqa=True)
         check_options(self.window, self.smoothing, self.edge, is_causal=True, scale=scale)
         check_side_inputs(query, self._key, alpha, None, None)
+        check_rates(alpha)
 
     def _visible(self) -> Tensor | None:
         """Which stored keys the newest token sees, (B, length); None: all."""

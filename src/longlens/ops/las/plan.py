@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from longlens.ops.las.call import Call
-from longlens.ops.las.checks import check_bound, may_read, read_alpha
+from longlens.ops.las.checks import check_rates, may_read, read_alpha
 from longlens.ops.las.transforms import exporting
 
 IMPLEMENTATIONS = ("auto", "reference", "sdpa", "triton")
@@ -89,17 +89,14 @@ def check_impl(impl: str) -> None:
 def assume(call: Call, impl: str) -> Assumed:
     """Read α where that is possible and needed; elsewhere its bound, if any, is all there is."""
     alpha = call.alpha
-    if alpha is None or impl in ("reference", "triton"):
+    if alpha is None or call.alpha_max is not None or impl in ("reference", "triton"):
+        check_rates(alpha, call.alpha_max)
         return Assumed(call.alpha_max)
-    if call.alpha_max is None:
-        if not may_read(alpha):
-            return Assumed()
-        bound, equal = read_alpha(alpha, call.key.shape[1])
-        # Each head's α has a gradient of its own, so learning them rules sharing out.
-        return Assumed(bound, equal and not alpha.requires_grad)
-    if alpha.is_cpu and may_read(alpha):  # elsewhere reading would wait for the device
-        check_bound(alpha, call.alpha_max)
-    return Assumed(call.alpha_max)
+    if not may_read(alpha):
+        return Assumed()
+    bound, equal = read_alpha(alpha, call.key.shape[1])
+    # Each head's α has a gradient of its own, so learning them rules sharing out.
+    return Assumed(bound, equal and not alpha.requires_grad)
 
 
 def no_operator(call: Any) -> str | None:
