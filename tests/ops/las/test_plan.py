@@ -132,3 +132,12 @@ def test_functions_take_ten_arguments_at_most():
         arguments = node.args
         count = len(arguments.posonlyargs + arguments.args + arguments.kwonlyargs)
         assert count <= 10 or node.name in public, (file, node.name, count)
+
+
+@pytest.mark.parametrize("options", [dict(chunk=8), dict(window=5, smoothing="masked")])
+def test_options_may_be_symbols_of_a_compiler(options):
+    """Reasons were formatted with them, which no compiler does."""
+    torch.compiler.reset()
+    q = torch.randn(1, 2, 40, 8)
+    compiled = torch.compile(las_attention, backend="eager", fullgraph=True, dynamic=True)
+    torch.testing.assert_close(compiled(q, q, q, **options), las_attention(q, q, q, **options))

@@ -56,7 +56,8 @@ _LIMIT = {dtype: f"{limit:g}" for dtype, limit in FOLD_RANGE.items()}
 def many_calls(call: Call, assumed: Assumed) -> str | None:
     """Why one call of SDPA cannot do it; None: it can.
 
-    Lengths may be symbolic here, so no reason holds a number that depends on them.
+    Lengths and options may be symbolic here, and a compiler formats no such number: reasons hold
+    none that depends on lengths, and those of options in eager code alone.
     """
     offset, queries = call.query_offset, call.query.shape[2]
     if call.changes_scores:
@@ -70,7 +71,8 @@ def many_calls(call: Call, assumed: Assumed) -> str | None:
     if not call.is_causal:
         return None if call.alpha is None else "two-sided decay"
     if call.banded:
-        return f"masked smoothing over {call.window} positions"
+        span = "" if torch.compiler.is_compiling() else f" over {call.window} positions"
+        return f"masked smoothing{span}"
     if call.key_mask is not None:
         return "a key mask under a causal mask"
     if not (known(offset == 0) and known(call.key.shape[2] >= queries)):
@@ -336,8 +338,10 @@ def make_plan(call: Call, impl: str, assumed: Assumed) -> Plan:
     for piece, plan in zip(calls, plans, strict=True):
         if piece is not None and plan is not None and piece.query.numel() > rows:
             main, rows = plan, piece.query.numel()
-    blocks = f"chunk of {call.chunk}: {sum(plan is not None for plan in plans)} call(s) over blocks"
-    reasons = (blocks, *main.reasons)
+    reasons = main.reasons
+    if not torch.compiler.is_compiling():  # a compiler may have a symbol for the chunk
+        count = sum(plan is not None for plan in plans)
+        reasons = (f"chunk of {call.chunk}: {count} call(s) over blocks", *reasons)
     return replace(main, reasons=reasons, pieces=plans)
 
 
