@@ -35,6 +35,12 @@ def test_it_learns(mixer, channels):
     assert np.allclose(model.predict_proba(X).sum(1), 1)
 
 
+@pytest.mark.parametrize("mixer", ["fox", "h3"])
+def test_mixers_that_only_look_back_serve(mixer):
+    X, y = waves(6)
+    assert len(SequenceClassifier(mixer, **dict(SMALL, epochs=1)).fit(X, y).predict(X)) == 6
+
+
 def test_a_seed_is_enough_and_pickles_predict_the_same():
     X, y = waves()
     model = SequenceClassifier(**SMALL).fit(X, y)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from longlens.config import ModelConfig
+from longlens.layers import options_of
 from longlens.models.build import build_model
 
 try:
@@ -88,7 +89,8 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.mean_ = x.mean((0, 1))
         self.scale_ = x.std((0, 1)).nan_to_num(1.0).clamp(min=1e-6)
         config = ModelConfig(
-            mixer=self.mixer, mixer_options=self.mixer_options or {}, bidirectional=True,
+            mixer=self.mixer, mixer_options=self.mixer_options or {},
+            bidirectional=True if "bidirectional" in options_of(self.mixer) else None,
             dim=self.dim, depth=self.depth, positions="learned", input_dim=x.shape[2],
             max_length=x.shape[1], num_outputs=len(self.classes_),
         )  # fmt: skip
