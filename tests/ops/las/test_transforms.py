@@ -179,6 +179,17 @@ def test_a_second_backward_pass_raises_one_line(route):
     assert "derivative" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_tangent_of_a_sink_alone():
+    q, sink = torch.randn(1, 2, 8, 4).double(), torch.zeros(2).double()
+    found = []
+    for impl in ("auto", "reference"):
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(sink, torch.ones_like(sink))
+            out = las_attention(q, q, q, alpha=SLOW[:2], sink=dual, impl=impl)
+            found.append(forward_ad.unpack_dual(out).tangent)
+    same(*found)
+
+
 def test_parts_refuse_forward_mode():
     from longlens.ops.las.flash import FLASH, Part
     from longlens.ops.las.merge_op import merged_attention

@@ -100,7 +100,7 @@ def check(call: Call) -> Call:
     )  # fmt: skip
     check_side_inputs(query, key, call.alpha, call.key_mask, call.query_offset, call.sink)
     fill_in(call)
-    call.formula = needs_formula(query, key, call.value, call.alpha)
+    call.formula = needs_formula(query, key, call.value, call.alpha, call.sink)
     return call
 
 
