@@ -68,6 +68,23 @@ def test_decay_rates(arguments, words):
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (dict(window=3), dict(window=3.0)),
+        (dict(chunk=3), dict(chunk=3.0)),
+        (dict(local=3), dict(local=3.0)),
+        (dict(local=(3, 0)), dict(local=(3.0, 0))),
+        (dict(query_offset=1), dict(query_offset=1.0)),
+    ],
+)
+def test_a_wrong_type_is_named_after_an_equal_number_was_right(right, wrong):
+    """Checked calls are remembered by their arguments, and 3.0 equals 3."""
+    las_attention(Q, Q, Q, **right)
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        las_attention(Q, Q, Q, **wrong)
+
+
 def test_decay_rates_are_what_the_readings_say():
     for spacing in ("uniform", "literal", "geometric"):
         rates = decay_rates(8, 1e-3, spacing)

@@ -319,7 +319,10 @@ def _signature(call: Call, impl: str) -> Any:
     kinds = tuple((t.shape, t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors)
     options = (call.window, call.smoothing, call.edge, call.is_causal, call.chunk, call.scale)
     bounds = (call.alpha_max, call.enable_gqa, torch.are_deterministic_algorithms_enabled())
-    key = (impl, kinds, options, bounds, call.local, call.softcap)
+    local = call.local if isinstance(call.local, tuple) else (call.local,)
+    # 3.0 equals 3, which was checked
+    types = tuple(map(type, (call.window, call.chunk, call.query_offset, *local)))
+    key = (impl, kinds, options, bounds, call.local, call.softcap, types)
     try:
         hash(key)
     except TypeError:  # arguments that will be refused
