@@ -7,12 +7,15 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
+from longlens.layers import MIXERS
+from longlens.layers.heads import MultiHead
 from longlens.models.count import flop_count
 from tests.layers.cases import CASES, DEFAULTS, IDS, KEYS, directions, make, run_steps
 from tests.layers.memory import saved_bytes
 
 DIM = 16
 every_case = pytest.mark.parametrize(("key", "direction"), CASES, ids=IDS)
+MULTI_HEAD = [case for case in CASES if issubclass(MIXERS[case[0]].load(), MultiHead)]
 every_key = pytest.mark.parametrize(("key", "direction"), DEFAULTS, ids=[k for k, _ in DEFAULTS])
 
 
@@ -126,6 +129,13 @@ def test_receptive_field_is_what_gradients_see(key, direction):
     else:
         furthest = max(length - 1 - s.min() for s in seen[:1])
         assert furthest >= length // 2
+
+
+@pytest.mark.parametrize(("key", "direction"), MULTI_HEAD)
+def test_an_empty_batch(key, direction):
+    mixer = make(key, DIM, **direction)
+    for mask in (None, torch.ones(0, 23, dtype=torch.bool)):
+        assert mixer(torch.randn(0, 23, DIM), mask).shape == (0, 23, DIM)
 
 
 @every_case

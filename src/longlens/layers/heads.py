@@ -25,7 +25,8 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
     >>> split_heads(torch.zeros(2, 5, 8), 4).shape
     torch.Size([2, 4, 5, 2])
     """
-    return x.view(*x.shape[:2], num_heads, -1).transpose(1, 2)
+    heads: Tensor = x.unflatten(-1, (num_heads, -1))
+    return heads.transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -129,6 +130,8 @@ class MultiHead(Mixer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
+        if x.numel() == 0:  # the number of blocks of nothing cannot be inferred
+            return self.output(x)  # type: ignore[no-any-return]
         x = zero_padding(x, mask)  # a weight of 0 takes away no NaN
         out: Tensor = self.output(merge_heads(self.attend(*self.project(x), mask)))
         return out
