@@ -76,7 +76,7 @@ def test_a_sliding_window(world, causal):
     for index, lengths in enumerate(SPLITS[world.size]):
         options = dict(is_causal=causal, window=3, edge="renormalize", local=(4, 7, 30, 70)[index])
         length = sum(lengths)
-        case = Case(1, 1, 2, length, length, 8, 8, 0.02, index == 0, index, options)
+        case = Case(2, 1, 2, length, length, 8, 8, 0.02, index == 0, index, options)
         check(world, case, lengths, exchange="gather")
 
 
