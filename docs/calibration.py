@@ -22,7 +22,7 @@ from tests.lens.test_probe_ucr import ABOVE, PUBLISHED, accuracy
 
 from longlens.files import replace_file, to_json
 from longlens.lens.probe import Prober
-from longlens.runs.record import SCHEMA
+from longlens.runs.document import SCHEMA
 from longlens.tasks import load
 from longlens.tasks.farfield import certificate
 from longlens.training.provenance import provenance

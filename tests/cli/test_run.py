@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from longlens.cli.main import main
-from longlens.runs.results import find_runs
+from longlens.runs.folders import find_runs
 from longlens.training.faults import Stopped
 
 SIZES = {"length": 16, "train": 32, "validation": 8, "test": 8}

@@ -11,7 +11,8 @@ from longlens.cli.main import main
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.standins import quick_data, shrink
 from longlens.report.results import read_results
-from longlens.runs.results import find_runs, read_table, write_labels
+from longlens.runs.folders import find_runs
+from longlens.runs.results import read_table, write_labels
 from longlens.training.options import TrainOptions
 
 MINE = """

@@ -6,8 +6,8 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.report.results import read_results
+from longlens.runs.folders import curve_lines, find_runs
 from longlens.runs.record import read_record
-from longlens.runs.results import curve_lines, find_runs
 from longlens.training.log import read_curves
 from tests.report.sample import table2
 from tests.runs.test_collect import HEADER, write_run

@@ -14,8 +14,8 @@ from longlens.files import locked
 from longlens.report.read import differing_options, select, sort
 from longlens.report.results import tables_of_runs
 from longlens.report.tables import Spread, grouped_rows, render, rows_of
+from longlens.runs.folders import find_runs
 from longlens.runs.record import LOCK, read_record
-from longlens.runs.results import find_runs
 
 BRAILLE = re.compile(r"[\u2801-\u28ff]")
 

@@ -11,7 +11,8 @@ import pytest
 
 from longlens.cli.main import main
 from longlens.report.cells import Metric
-from longlens.runs.record import SCHEMA, thin
+from longlens.runs.document import SCHEMA
+from longlens.runs.record import thin
 from longlens.runs.results import (
     Header,
     collect,

@@ -8,14 +8,8 @@ import pytest
 
 from longlens.report.results import read_results
 from longlens.runs import train_run
-from longlens.runs.record import (
-    SCHEMA,
-    Record,
-    RecordWriter,
-    read_document,
-    read_record,
-    seconds_between,
-)
+from longlens.runs.document import SCHEMA, read_document, seconds_between
+from longlens.runs.record import Record, RecordWriter, read_record
 from longlens.runs.results import check_same_data, read_table
 from longlens.training.log import read_curves
 from longlens.training.options import TrainOptions, difference, recorded_identity

@@ -8,8 +8,8 @@ from longlens.cli.parser import Parser
 from longlens.cli.terminal import complain
 from longlens.report.read import check_columns, differing_options, select, sort
 from longlens.report.tables import FORMATS, grouped_rows, render, rows_of
+from longlens.runs.folders import find_runs
 from longlens.runs.record import DAMAGED, FIELDS
-from longlens.runs.results import find_runs
 
 COLUMNS = ("name", "task", "mixer", "protocol", "seed", "status", "validation", "test", "steps",
            "seconds", "tokens/s")  # fmt: skip

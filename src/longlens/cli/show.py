@@ -12,8 +12,8 @@ from longlens.cli.parser import Parser
 from longlens.cli.terminal import complain
 from longlens.files import write_output
 from longlens.report.tables import render, show
+from longlens.runs.folders import curve_lines
 from longlens.runs.record import Record, read_record
-from longlens.runs.results import curve_lines
 
 
 def parser() -> Parser:

@@ -242,7 +242,7 @@ def _real(padding: Tensor | None, batched: bool) -> Tensor | None:
 
 
 def _at_hand(mask: Tensor) -> bool:
-    """Whether values can be read without waiting for a device and without breaking a graph."""
+    """Whether reading is free, and the mask no batch of them, as inside of `torch.func.vmap`."""
     return reading_is_free(mask) and not functional()
 
 

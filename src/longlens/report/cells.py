@@ -126,6 +126,11 @@ class TableCell:
         return mixed_options([record for record, _ in self.scored])
 
     @property
+    def is_of_one_model(self) -> bool:
+        """Whether there is a mean, and of runs that differ in their seeds alone."""
+        return self.mean is not None and not self.mixed
+
+    @property
     def marks(self) -> list[tuple[str, str]]:
         """What a reader must know of the number: a short word and its explanation."""
         marks = []

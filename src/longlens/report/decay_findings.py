@@ -47,8 +47,7 @@ def other_decays(results: Results) -> Answer | None:
     cells = table(found)
     short, said, figures = [], [], []
     for column in found.columns:
-        each = {row: cells[row][column] for row in cells}
-        here = {row: c for row, c in each.items() if c.mean is not None and not c.mixed}
+        here = {row: cells[row][column] for row in cells if cells[row][column].is_of_one_model}
         effects = {kind: _effects(here, place) for place, kind in enumerate(("decay", "smoother"))}
         if not all(effects.values()):
             continue

@@ -207,7 +207,7 @@ def semantics(results: Results) -> Answer | None:
     if "readings" not in tables:
         return None
     cells = [c for e in tables.values() for c in filled(e)
-             if c.mean is not None and not c.mixed and model_of(c.scored[0][0]) == "LaS"
+             if c.is_of_one_model and model_of(c.scored[0][0]) == "LaS"
              and (e.name == "readings" or c.row == "LaS")]  # fmt: skip
     cells.sort(key=lambda c: c.mean or 0, reverse=True)
     declared = [row for row in tables["readings"].rows if not row.startswith("softmax")]

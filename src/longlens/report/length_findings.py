@@ -39,7 +39,7 @@ def _by_task(cells: Mapping[str, Mapping[str, TableCell]]) -> dict[str, Rows]:
     tasks: dict[str, Rows] = {}
     for row, columns in cells.items():
         model, _, task = row.rpartition(", ")
-        if all(cell.mean is not None and not cell.mixed for cell in columns.values()):
+        if all(cell.is_of_one_model for cell in columns.values()):
             tasks.setdefault(task, {})[model] = list(columns.values())
     return tasks
 

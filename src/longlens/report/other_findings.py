@@ -129,8 +129,7 @@ def best(results: Results) -> Answer | None:
     for experiment in results.experiments:
         cells = table(experiment)
         for column in experiment.columns:
-            each = [cells[row][column] for row in cells]
-            here = [cell for cell in each if cell.mean is not None and not cell.mixed]
+            here = [cells[row][column] for row in cells if cells[row][column].is_of_one_model]
             if not here or experiment.quick:
                 continue
             sign = 1 if here[0].metric.higher_is_better else -1

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longlens.report.read import differing_options
-from longlens.runs.record import RECORD, Record, inside, read_document
-from longlens.runs.results import EXPERIMENT, ResultTable, collect, curve_lines, find_runs, table_of
+from longlens.runs.document import read_document
+from longlens.runs.folders import EXPERIMENT, curve_lines, find_runs
+from longlens.runs.record import RECORD, Record, inside
+from longlens.runs.results import ResultTable, collect, table_of
 from longlens.training.options import TrainOptions
 
 # What a reader looks for first comes first; results without runs of ours come last.
@@ -214,14 +216,17 @@ def tables_of_runs(name: str, runs: Sequence[Record], skipped: list[str]) -> lis
     for column, beside in _columns_of_runs(runs).items():
         # An option of training that differs between mixers stands in the rows of all of them.
         common = {name for name in differing_options(beside) if not name.startswith("mixer")}
+        mixers: dict[str, list[Record]] = {}
         for run in beside:
-            mixer = run.get("mixer")
-            own = [other for other in beside if other.get("mixer") == mixer]
+            mixers.setdefault(str(run.get("mixer")), []).append(run)
+        apart = {mixer: sorted(common.union(differing_options(own)))
+                 for mixer, own in mixers.items()}  # fmt: skip
+        for run in beside:
+            mixer = str(run.get("mixer"))
             # What was asked for: under "steps" a record says how many were done.
             options = defaults | run.options
-            words = [f"{option}={inside(options, option)}"
-                     for option in sorted(common.union(differing_options(own)))]  # fmt: skip
-            row = f"{mixer} ({', '.join(words)})" if words else str(mixer)
+            words = [f"{option}={inside(options, option)}" for option in apart[mixer]]
+            row = f"{mixer} ({', '.join(words)})" if words else mixer
             record = replace(run.thinned(curve_lines(run, skipped)), row=row, column=column)
             # What failed stands beside what finished on its task.
             tables.setdefault(judged.get(run.get("task"), "accuracy"), []).append(record)

@@ -12,23 +12,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from longlens.files import is_locked, locked, make_folder, replace_file, to_json, write_output
+from longlens.files import locked, make_folder, replace_file, to_json, write_output
+from longlens.runs.document import SCHEMA, read_document
+from longlens.runs.folders import EXPERIMENT, curve_lines, find_runs
 from longlens.runs.record import (
-    CUT_OFF,
-    DAMAGED,
-    LOCK,
-    RECORD,
-    SCHEMA,
     Metrics,
     Record,
     inside,
-    read_document,
-    read_record,
 )
-from longlens.training.log import read_curves
 from longlens.untrusted import check_shape, shape_of
 
-EXPERIMENT = "experiment.json"
 LABEL = (str, int, float)  # a curve's columns may be numbers
 Published = Mapping[str, Mapping[str, float]]
 
@@ -207,56 +200,6 @@ def write_labels(folder: Path, header: Header, places: Mapping[str, Place]) -> N
         columns = dict.fromkeys([*header.columns, *(place["column"] for place in labels.values())])
         header = replace(header, rows=tuple(rows), columns=tuple(columns))
         replace_file(path, to_json({**header.header(), "runs": labels}))
-
-
-def find_runs(root: str | Path, everything: bool = False) -> list[Record]:
-    """Read all records under ``root``, ordered by name.
-
-    A record that cannot be read is listed with the status ``damaged``, one that says running while
-    nobody works on it as ``cut off``. Runs that were set aside (``NAME.old-1``) are left out unless
-    ``everything``.
-
-    Raises:
-        ValueError: there is no such folder.
-    """
-    root = Path(root)
-    if not root.is_dir():
-        raise ValueError(f"{root} is no folder of runs")
-    runs = []
-    for folder in sorted(path.parent for path in root.rglob(RECORD)):
-        if not everything and any(".old-" in part for part in folder.relative_to(root).parts):
-            continue
-        stage = folder.name == "pretrain"
-        run = folder.parent if stage else folder  # a stage belongs to the run above it
-        name = f"{run.name}/pretrain" if stage else run.name
-        try:
-            record = read_record(folder)
-        except ValueError as error:
-            record = Record(status=DAMAGED, error=str(error), folder=folder)
-        if record.status == "running" and not is_locked(run / LOCK):
-            record = replace(record, status=CUT_OFF)
-        runs.append(replace(record, name=name, quick=_is_quick(run.parent)))
-    return runs
-
-
-def _is_quick(folder: Path) -> bool:
-    try:
-        return bool(read_document(folder / EXPERIMENT).get("quick"))
-    except ValueError:  # there is none
-        return False
-
-
-def curve_lines(record: Record, problems: list[str]) -> list[dict[str, Any]]:
-    """The lines of a run's curves; none, and a line in ``problems``, where something is damaged."""
-    assert record.folder is not None
-    if record.status == DAMAGED:
-        problems.append(str(record.error))
-        return []
-    try:
-        return list(read_curves(record.folder))
-    except (ValueError, OSError) as error:
-        problems.append(str(error))
-        return []
 
 
 # ---------------------------------------------------------------------- files of results

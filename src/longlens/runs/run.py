@@ -34,9 +34,10 @@ from longlens.runs.build import (
     make_model,
     spec_of,
 )
+from longlens.runs.document import now
 from longlens.runs.finished import finished_record
 from longlens.runs.measure import flops_per_token, speed
-from longlens.runs.record import LOCK, RECORD, Record, RecordWriter, now, read_record
+from longlens.runs.record import LOCK, RECORD, Record, RecordWriter, read_record
 from longlens.runs.transfer import load_transfer, transfer_tests
 from longlens.tasks import Task
 from longlens.tasks.mix import MixedTask, with_easier_sets

@@ -13,7 +13,7 @@ from longlens.files import BusyError, locked, make_folder, replace_file, to_json
 from longlens.lens.atlas.entries import Entry
 from longlens.lens.atlas.rows import atlas_row
 from longlens.lens.audit import AuditOptions, timed_audit
-from longlens.runs.record import SCHEMA
+from longlens.runs.document import SCHEMA
 from longlens.tasks import DataError, import_file
 from longlens.tasks.identity import current_identity
 from longlens.tasks.own import bring_ucr, is_file

@@ -20,8 +20,9 @@ from longlens.lens.audit.shown import shown_examples
 from longlens.models.build import build_mixer
 from longlens.models.pretrained import WEIGHTS
 from longlens.runs import sweep
+from longlens.runs.document import SCHEMA, now
 from longlens.runs.finished import finished_record
-from longlens.runs.record import SCHEMA, Record, now
+from longlens.runs.record import Record
 from longlens.runs.run import run_folder
 from longlens.tasks import Task
 from longlens.tasks.batches import check_cut

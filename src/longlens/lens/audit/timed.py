@@ -26,7 +26,8 @@ from longlens.lens.audit.verdict import SEEDS
 from longlens.lens.probe import Outcome, Prober
 from longlens.lens.probe.prober import SOLVE, Where, features_for
 from longlens.runs import sweep
-from longlens.runs.record import Record, now
+from longlens.runs.document import now
+from longlens.runs.record import Record
 from longlens.tasks import Task
 from longlens.training.budget import seconds
 from longlens.training.faults import Stopped
