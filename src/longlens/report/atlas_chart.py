@@ -186,7 +186,8 @@ def _names(
                     for b in boxes
                 )
             ):
-                boxes.append(box)
+                # with room beside it: some letters are wider than others
+                boxes.append((box[0] - LETTER, box[1], box[2] + LETTER, box[3]))
                 parts.append(f'<text x="{box[0]:g}" y="{y + dy:g}" font-size="11" '
                              f'fill="currentColor">{escape(name)}</text>')  # fmt: skip
                 break
