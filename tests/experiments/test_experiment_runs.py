@@ -221,6 +221,10 @@ def test_what_is_planned():
     (one,) = readings.cells(only=["LaS", "Image"], changes={"steps": 5})
     assert one["steps"] == 5 and "epochs" not in one
     assert "epochs" in next(run for run in readings.runs).options  # the declaration is untouched
+    later = readings.cells(["LaS", "Image"], seeds=range(1, 3))  # seed 0 was run elsewhere
+    assert [cell["name"] for cell in later] == ["las--image--1", "las--image--2"]
+    with pytest.raises(ValueError, match=r"got range\(0, 0\)"):
+        readings.cells(seeds=range(0))
 
 
 def test_a_quick_run_keeps_mixer_and_protocol(tmp_path):
@@ -243,6 +247,7 @@ def test_a_quick_run_keeps_mixer_and_protocol(tmp_path):
         (["tabel2"], "did you mean table2"),
         (["table2", "--only", "LsA"], "matches no row and no column"),
         (["table7", "--seeds", "0"], "seeds must be 1 or more"),
+        (["table7", "--seeds", "2-1"], "must be a number (3) or a range (1-2), got '2-1'"),
         (["table7", "--set", "lrr=1"], "'lrr' is no option of train; did you mean 'lr'"),
         (["table7", "--set", "lr"], "--set takes KEY=VALUE"),
         (["table7", "--set", "seed=3"], "--set cannot change 'seed'"),

@@ -57,8 +57,9 @@ def parser() -> Parser:
         help="rows or columns, as in 'LaS*'; may be given again",
     )  # fmt: skip
     group.add_argument(
-        "--seeds", type=int, default=1, metavar="N", help="seeds 0 … N-1 (default: 1)"
-    )
+        "--seeds", type=read_seeds, default=1, metavar="N|A-B",
+        help="seeds 0 … N-1, or A … B (default: 1)",
+    )  # fmt: skip
     group.add_argument("--budget", default=None, metavar="8m", help="wall time of each run")
     group.add_argument("--quick", action="store_true", help="tiny models, a few steps, no results")
     group.add_argument("--list", action="store_true", help="print the runs and do nothing")
@@ -66,6 +67,20 @@ def parser() -> Parser:
     p.add_json()
     add_engine_options(p)
     return p
+
+
+def read_seeds(word: str) -> int | range:
+    """How many seeds, or from which to which.
+
+    >>> read_seeds("3"), read_seeds("1-2")
+    (3, range(1, 3))
+    """
+    first, dash, last = word.partition("-")
+    if first.isdecimal() and not dash:
+        return int(first)
+    if first.isdecimal() and last.isdecimal() and int(first) <= int(last):
+        return range(int(first), int(last) + 1)
+    raise argparse.ArgumentTypeError(f"must be a number (3) or a range (1-2), got {word!r}")
 
 
 def add_engine_options(p: argparse.ArgumentParser) -> None:

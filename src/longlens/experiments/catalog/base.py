@@ -123,7 +123,7 @@ class Experiment(Header):
     def cells(
         self,
         only: str | Sequence[str] = (),
-        seeds: int = 1,
+        seeds: int | Sequence[int] = 1,
         *,
         budget: str | None = None,
         changes: Mapping[str, Any] | None = None,
@@ -134,20 +134,21 @@ class Experiment(Header):
 
         Args:
             only: patterns of rows and columns, see :meth:`choose`.
-            seeds: 0 … seeds-1 are run.
+            seeds: how many, from 0 on, or which: ``range(1, 3)`` where seed 0 was run elsewhere.
             budget: wall time of each run, instead of its declared length; a warm-up in steps keeps
                 its share of them, as with ``steps`` or ``epochs`` among the changes.
             changes: options for all runs (a dot reaches into a nested one).
             quick: a few steps of a tiny model on stand-in data, to see that everything works.
             runs: folder of records; the experiment's own is inside it, see :meth:`folder`.
         """
-        if seeds < 1:
-            raise ValueError(f"seeds must be 1 or more, got {seeds}")
+        chosen = range(seeds) if isinstance(seeds, int) else seeds
+        if not chosen or min(chosen) < 0:
+            raise ValueError(f"seeds must be 1 or more, or seeds from 0 on, got {seeds}")
         if quick and budget is not None:
             raise ValueError("--quick fixes the length of the runs; leave out --budget")
         changed = {**({} if budget is None else {"budget": budget}), **(changes or {})}
         cells = []
-        for seed in range(seeds):
+        for seed in chosen:
             for run in self.choose(only):
                 cell = shrink(run.options, runs) if quick else run.options
                 if set(LENGTHS) & set(changed):
