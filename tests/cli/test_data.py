@@ -212,3 +212,10 @@ def test_as_a_process(tmp_path):
 def test_tasks_import_without_torch():
     code = "import sys, longlens.tasks, longlens.cli.data; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_atlas_of_a_missing_file_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["atlas", "lag", "mine.csv"]) == 1
+    assert "mine.csv: there is no such file" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

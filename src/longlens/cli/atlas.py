@@ -51,12 +51,17 @@ def main(argv: Sequence[str]) -> int:
     from longlens.lens.atlas import find_entries, make_atlas
     from longlens.report.atlas import atlas_page, atlas_table
     from longlens.tables import Table
+    from longlens.tasks.errors import DataError
+    from longlens.tasks.formats import ENDINGS
 
     entries = find_entries(args.tasks, args.root)
     if args.list:
         print(Table.of([{"name": e.name, "group": e.group, "task": e.task, "options": e.options}
                         for e in entries]).text())  # fmt: skip
         return 0
+    for word in () if args.collect else args.tasks:
+        if word.lower().endswith(ENDINGS) and not Path(word).exists():
+            raise DataError(f"{word}: there is no such file")
     page = args.page or args.output.with_suffix(".html")
     command = command_line("atlas", argv)
 
