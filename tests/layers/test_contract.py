@@ -131,11 +131,21 @@ def test_receptive_field_is_what_gradients_see(key, direction):
         assert furthest >= length // 2
 
 
-@pytest.mark.parametrize(("key", "direction"), MULTI_HEAD)
+@every_case
 def test_an_empty_batch(key, direction):
+    """Parameters have gradients, of zeros: data parallelism waits for those of every rank."""
     mixer = make(key, DIM, **direction)
     for mask in (None, torch.ones(0, 23, dtype=torch.bool)):
-        assert mixer(torch.randn(0, 23, DIM), mask).shape == (0, 23, DIM)
+        y = mixer(torch.randn(0, 23, DIM), mask)
+        assert y.shape == (0, 23, DIM)
+        y.sum().backward()
+        for name, p in mixer.named_parameters():
+            assert p.grad is not None and not p.grad.any(), name
+
+
+@pytest.mark.parametrize(("key", "direction"), MULTI_HEAD)
+def test_an_empty_sequence(key, direction):
+    assert make(key, DIM, **direction)(torch.randn(2, 0, DIM)).shape == (2, 0, DIM)
 
 
 @every_case

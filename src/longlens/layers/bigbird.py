@@ -154,31 +154,32 @@ class BigBird(MultiHead):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """q, k, v (B, H, L, d), mask (B, L) or None -> (B, H, L, d)."""
-        batch, heads, length, width = q.shape
+        batch, heads, length, _ = q.shape
         size = self.block
         if mask is None:
             mask = torch.ones(batch, length, dtype=torch.bool, device=q.device)
-        tokens = F.pad(mask, (0, -length % size)).view(batch, -1, size)
+        tokens: Tensor = F.pad(mask, (0, -length % size)).unflatten(1, (-1, size))
         real = tokens.any(-1)
         index, counts = self.neighbours(real)
         example = torch.arange(batch, device=q.device)[:, None, None, None]
         head = torch.arange(heads, device=q.device)[:, None, None]
 
         def blocks(t: Tensor) -> Tensor:  # (B, H, L, d) -> (B, H, n, block, d)
-            t = F.pad(t, (0, 0, 0, -length % size))
-            return t.reshape(batch, heads, -1, size, width)
+            blocked: Tensor = F.pad(t, (0, 0, 0, -length % size)).unflatten(2, (-1, size))
+            return blocked
 
         def gathered(t: Tensor) -> Tensor:  # -> (B, H, n, m·block, d)
             return blocks(t)[example, head, index].flatten(3, 4)
 
         seen = (tokens[example, index] & counts[..., None]).flatten(3)[..., None, :]
         seen = seen | ~seen.any(-1, keepdim=True)  # padding alone still attends to something
-        out = F.scaled_dot_product_attention(
+        out: Tensor = F.scaled_dot_product_attention(
             blocks(q).flatten(0, 1),
             gathered(k).flatten(0, 1),
             gathered(v).flatten(0, 1),
             attn_mask=seen.flatten(0, 1),
-        ).reshape(batch, heads, -1, width)
+        ).unflatten(0, (batch, heads))
+        out = out.flatten(2, 3)
         return self._everything(out, q, k, v, mask, real)[:, :, :length]
 
     def _everything(

@@ -44,9 +44,8 @@ def fold_chunks(x: Tensor, size: int) -> Tensor:
     >>> fold_chunks(torch.zeros(2, 4, 5, 3), 4).shape
     torch.Size([4, 4, 4, 3])
     """
-    batch, heads, length, width = x.shape
-    x = F.pad(x, (0, 0, 0, -length % size))
-    return x.view(batch, heads, -1, size, width).transpose(1, 2).reshape(-1, heads, size, width)
+    blocks: Tensor = F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
+    return blocks.transpose(1, 2).flatten(0, 1)
 
 
 def unfold_chunks(x: Tensor, batch: int, length: int) -> Tensor:
@@ -55,9 +54,8 @@ def unfold_chunks(x: Tensor, batch: int, length: int) -> Tensor:
     >>> unfold_chunks(torch.zeros(4, 4, 4, 3), 2, 5).shape
     torch.Size([2, 4, 5, 3])
     """
-    _, heads, size, width = x.shape
-    x = x.view(batch, -1, heads, size, width).transpose(1, 2)
-    return x.reshape(batch, heads, -1, width)[:, :, :length]
+    blocks: Tensor = x.unflatten(0, (batch, -(-length // x.shape[2])))
+    return blocks.transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 def fold_mask(
@@ -73,7 +71,8 @@ def fold_mask(
         return None
     if mask is None:
         mask = torch.ones(batch, length, dtype=torch.bool, device=device)
-    return F.pad(mask, (0, -length % size)).view(-1, size)
+    blocks: Tensor = F.pad(mask, (0, -length % size)).unflatten(1, (-1, size))
+    return blocks.flatten(0, 1)
 
 
 def visible(mask: Tensor | None, length: int, causal: bool, device: torch.device) -> Tensor | None:
@@ -88,10 +87,10 @@ def visible(mask: Tensor | None, length: int, causal: bool, device: torch.device
     if mask is None and not causal:
         return None
     order = torch.arange(length, device=device)
-    seen = order[:, None] >= order if causal else order[:, None] >= 0
+    seen = (order[:, None] >= order if causal else order[:, None] >= 0)[None, None]
     if mask is not None:
         seen = seen & mask[:, None, None, :]
-    return (seen | (order[:, None] == order)).view(-1, 1, length, length)
+    return seen | (order[:, None] == order)
 
 
 class MultiHead(Mixer):
@@ -130,7 +129,7 @@ class MultiHead(Mixer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
-        if x.numel() == 0:  # the number of blocks of nothing cannot be inferred
+        if x.shape[1] == 0:  # there is no block of no positions
             return self.output(x)  # type: ignore[no-any-return]
         x = zero_padding(x, mask)  # a weight of 0 takes away no NaN
         out: Tensor = self.output(merge_heads(self.attend(*self.project(x), mask)))

@@ -78,7 +78,7 @@ class Luna(MultiHead):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
-        if not self.causal or x.numel() == 0:
+        if not self.causal or x.shape[1] == 0:
             return super().forward(x, mask)
         x = zero_padding(x, mask)
         q, k, v, pack = self._causal_parts(x)

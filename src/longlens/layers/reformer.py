@@ -120,7 +120,7 @@ class Reformer(MultiHead):
             return t.gather(3, index[..., None].expand(*index.shape, t.shape[-1]))
 
         def chunks(t: Tensor) -> Tensor:  # (B, H, R, S, ·) -> (B, H, R, n, c, ·)
-            return t.view(*t.shape[:3], -1, chunk, t.shape[-1])
+            return t.unflatten(3, (-1, chunk))  # type: ignore[no-any-return]
 
         def with_previous(t: Tensor, fill: int) -> Tensor:  # … -> (B, H, R, n, 2c, ·)
             before = F.pad(t[:, :, :, :-1], (0, 0, 0, 0, 1, 0), value=fill)
