@@ -40,6 +40,17 @@ def test_padding_does_not_change_a_classification(norm, prenorm, pooling, feedfo
     torch.testing.assert_close(together[1:], model(x[1:, :5]))
 
 
+def test_nan_in_padding_reaches_no_gradient():
+    model = build_model(ModelConfig(mixer="s4d", dim=8, depth=1, input_dim=3, num_outputs=2))
+    x, mask = torch.randn(2, 9, 3), torch.arange(9) < torch.tensor([[9], [5]])
+    expected = model(x, mask)
+    y = model(x.masked_fill(~mask[..., None], float("nan")), mask)
+    torch.testing.assert_close(y, expected)
+    y.sum().backward()
+    for name, p in model.named_parameters():
+        assert p.grad.isfinite().all(), name
+
+
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
 def test_positions(positions):
     mixer = {"mixer": "softmax", "mixer_options": {"num_heads": 2}, "bidirectional": True}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from longlens.layers.base import Aspects, check_choice
+from longlens.layers.base import Aspects, check_choice, zero_padding
 from longlens.layers.decay import DecayRates
 from longlens.layers.split import SplitSequence
 from longlens.ops.las import las_attention, las_attention_packed, las_attention_sharded, las_weights
@@ -162,6 +162,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Mix along the sequence: x (B, L, dim), mask (B, L) bool with True for a real token."""
         self._check_input(x)
+        x = zero_padding(x, mask)  # a NaN there would reach the weights' gradients
         if self.sequence_group is not None:
             return self._output(self._attend_split(x, mask))
         positions = torch.arange(x.shape[1], device=x.device)
@@ -202,6 +203,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
         """
         self._check_input(x)
         self._check_decodes()
+        x = zero_padding(x, mask)
         if mask is not None:  # padding moves to the right for the time being
             place = torch.arange(x.shape[1], device=x.device)
             first = mask.int().argmax(-1, keepdim=True)

@@ -76,6 +76,7 @@ class GMLP(Mixer):
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
         length = x.shape[1]
         check_length(length, self.max_length)
+        x = zero_padding(x, mask)  # a NaN there would reach the weights' gradients
         u, v = F.gelu(self.input(x)).chunk(2, dim=-1)
         v = zero_padding(self.norm(v).to(u.dtype), mask)
         if self.toeplitz:

@@ -102,6 +102,7 @@ class GSS(Mixer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
+        x = zero_padding(x, mask)  # a NaN there would reach the weights' gradients
         u = zero_padding(self.norm(F.gelu(self.to_inner(x))), mask)
         k = self.kernel(x.shape[1])
         y = fft_conv(u, k[0], None if self.causal else k[1]) + self.skip.to(u.dtype) * u

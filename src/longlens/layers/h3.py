@@ -67,6 +67,7 @@ class H3(Mixer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
+        x = zero_padding(x, mask)  # a NaN there would reach the weights' gradients
         q, k, v = zero_padding(self.project(x), mask).chunk(3, dim=-1)
         product = self._outer(fft_conv(k, self.shift_taps), v)  # (B, L, H, d, d)
         taps = self.kernel(x.shape[1])[0].repeat_interleave(self.head_dim**2, dim=0)

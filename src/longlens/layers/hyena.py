@@ -119,6 +119,7 @@ class Hyena(Mixer):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
         length = x.shape[1]
+        x = zero_padding(x, mask)  # a NaN there would reach the weights' gradients
         p = zero_padding(self.project(x), mask).transpose(1, 2)
         p = self.short(p)[..., :length].transpose(1, 2)
         last, *gates, z = p.chunk(self.order + 1, dim=-1)

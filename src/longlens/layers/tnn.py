@@ -88,6 +88,7 @@ class TNN(Mixer):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """X (B, L, D), mask (B, L) or None -> (B, L, D)."""
+        x = zero_padding(x, mask)  # a NaN there would reach the weights' gradients
         v = zero_padding(F.silu(self.value(x)), mask)
         weight = self.coefficients.weight
         with no_autocast(x):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from longlens.layers.base import zero_padding
 from longlens.layers.registry import unknown
 from longlens.models.norms import build_norm
 
@@ -96,6 +97,8 @@ class InputEncoding(nn.Module):
             dtype = self.encode.weight.dtype
             wide = x.to(torch.promote_types(dtype, torch.float32))
             x = (wide * (4.0 / self.largest) - 2.0).unsqueeze(-1).to(dtype)
+        elif isinstance(self.encode, nn.Linear):  # a NaN in padding would reach every gradient
+            x = zero_padding(x, mask)
         h = self.encode(x)
         if self.max_length is not None:
             end = first + x.shape[1]
