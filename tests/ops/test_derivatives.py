@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
 
 from longlens.models.norms import MaskedBatchNorm
 from longlens.ops.family import decay_attention
@@ -84,3 +85,15 @@ def test_a_compiled_norm_has_the_gradient():
         run(leaf).pow(3).sum().backward()
         found.append(leaf.grad)
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("function", [launched, batch_norm])
+def test_a_gradient_that_could_be_differentiated_goes_through_a_checkpoint(function):
+    """A checkpoint hands out what it computed anew, once."""
+    x = torch.randn(1, 2, 40, 4, dtype=torch.float64, requires_grad=True)
+    (plain,) = torch.autograd.grad(function(x).pow(3).sum(), x)
+    loss = checkpoint(function, x, use_reentrant=False).pow(3).sum()
+    (found,) = torch.autograd.grad(loss, x, create_graph=True)
+    assert torch.equal(found, plain)
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        torch.autograd.grad(found.square().sum(), x)

@@ -27,6 +27,16 @@ class _NoDerivative(torch.autograd.Function):
         )
 
 
+class _Unpacked:
+    """A context whose saved tensors have been read: where a checkpoint keeps them, once is all."""
+
+    def __init__(self, ctx: Any) -> None:
+        self.ctx, self.saved_tensors = ctx, ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ctx, name)
+
+
 def first_only(backward: Backward) -> Backward:
     """A backward pass, of a `torch.autograd.Function`, that refuses to be differentiated.
 
@@ -39,6 +49,7 @@ def first_only(backward: Backward) -> Backward:
         # compiled code refuses second derivatives by itself
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return backward(ctx, *grads)
+        ctx = _Unpacked(ctx)
         with torch.no_grad():
             found = backward(ctx, *grads)
         return _NoDerivative.apply(len(found), *found, *grads, *ctx.saved_tensors)  # type: ignore[no-untyped-call, no-any-return]
