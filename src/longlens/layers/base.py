@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from longlens.ops.numerics import full_precision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,6 +85,21 @@ def as_parameter(value: Tensor) -> nn.Parameter:
     return nn.Parameter(value.to(torch.get_default_dtype()))
 
 
+def wide_call(module: nn.Module, *inputs: Any) -> Any:
+    """Call a module whose parameters may be in half precision as if they were float32.
+
+    Positions beyond 256 have no number of their own in bfloat16, so a network of the position must
+    not compute in the dtype that a model was cast to.
+
+    >>> wide_call(nn.Linear(1, 2).bfloat16(), torch.ones(3, 1)).dtype
+    torch.float32
+    """
+    if next(module.parameters()).dtype in (torch.float32, torch.float64):
+        return module(*inputs)
+    wide = {name: full_precision(p) for name, p in module.named_parameters()}
+    return torch.func.functional_call(module, wide, inputs)
+
+
 def special(*names: str, lr: float = 1e-3) -> OptimHints:
     """The usual ``optim_hints`` of a module: a small learning rate and no weight decay.
 
@@ -137,7 +154,8 @@ def as_pairs(z: Tensor) -> Tensor:
 
 
 def as_complex(pairs: Tensor) -> Tensor:
-    """Real (..., 2) to complex (...)."""
+    """Real (..., 2) to complex (...), in float32 at least: no half precision is complex."""
+    pairs = full_precision(pairs)
     return torch.complex(pairs[..., 0], pairs[..., 1])
 
 

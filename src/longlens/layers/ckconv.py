@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from longlens.layers.base import Aspects, check_length, check_positive
+from longlens.layers.base import Aspects, check_length, check_positive, wide_call
 from longlens.layers.convolution import Kernel, LongConvolution
-from longlens.ops.numerics import no_autocast
+from longlens.ops.numerics import full_precision, no_autocast
 
 
 class Siren(nn.Module):
@@ -89,8 +89,9 @@ class CKConvKernel(Kernel):
         check_length(length, self.max_length)
         weight = self.network.first.weight
         with no_autocast(weight):
-            position = torch.arange(length, device=weight.device, dtype=weight.dtype)
-            taps: Tensor = self.network((position / self.max_length)[:, None])
+            wide = full_precision(weight).dtype
+            position = torch.arange(length, device=weight.device, dtype=wide)
+            taps: Tensor = wide_call(self.network, (position / self.max_length)[:, None])
         return taps.T.reshape(*self.shape, length)
 
 

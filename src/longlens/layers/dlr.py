@@ -26,6 +26,7 @@ from longlens.layers.base import (
     special,
 )
 from longlens.layers.convolution import DiagonalKernel, RecurrentConvolution
+from longlens.ops.ssm import stable_poles
 
 
 class DLRKernel(DiagonalKernel):
@@ -52,7 +53,7 @@ class DLRKernel(DiagonalKernel):
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """Coefficients (M, D, N) and log-ratios (D, N)."""
-        log_ratios = torch.complex(-torch.exp(self.log_rate), self.angle)
+        log_ratios = stable_poles(self.log_rate, self.angle)
         return as_complex(self.w), log_ratios.expand(self.dim, -1)
 
 

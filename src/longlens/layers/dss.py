@@ -29,7 +29,8 @@ from longlens.layers.base import (
     special,
 )
 from longlens.layers.convolution import DiagonalKernel, RecurrentConvolution
-from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps
+from longlens.ops.numerics import full_precision
+from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps, stable_poles
 
 
 class DSSKernel(DiagonalKernel):
@@ -70,8 +71,8 @@ class DSSKernel(DiagonalKernel):
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """Coefficients (M, D, N) and log-ratios (D, N)."""
-        lam = torch.complex(-torch.exp(self.log_decay), self.frequency)
-        dt = torch.exp(self.log_dt)[:, None]
+        lam = stable_poles(self.log_decay, self.frequency)
+        dt = torch.exp(full_precision(self.log_dt))[:, None]
         gain = hold_gain(lam, dt)
         if self.variant == "softmax":
             # A geometric series: Σ_{k<L} exp(λΔk) = (exp(λΔL) - 1)/(exp(λΔ) - 1).

@@ -32,7 +32,8 @@ from longlens.layers.base import (
 )
 from longlens.layers.convolution import DiagonalKernel
 from longlens.ops.conv import fft_conv
-from longlens.ops.ssm import hold_gain
+from longlens.ops.numerics import full_precision
+from longlens.ops.ssm import hold_gain, stable_poles
 
 
 class GSSKernel(DiagonalKernel):
@@ -56,7 +57,7 @@ class GSSKernel(DiagonalKernel):
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """Coefficients (M, D, N) and log-ratios (D, N)."""
-        lam = torch.complex(-torch.exp(self.log_decay), torch.exp(self.log_frequency))
+        lam = stable_poles(self.log_decay, torch.exp(full_precision(self.log_frequency)))
         gain = hold_gain(lam, torch.ones_like(self.log_decay))
         return as_complex(self.w) * gain, lam.expand(self.dim, -1)
 

@@ -23,7 +23,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from longlens.layers.base import Aspects, Mixer, check_length, check_positive, zero_padding
+from longlens.layers.base import (
+    Aspects,
+    Mixer,
+    check_length,
+    check_positive,
+    wide_call,
+    zero_padding,
+)
 from longlens.ops.conv import fft_conv
 from longlens.ops.numerics import no_autocast
 
@@ -123,7 +130,7 @@ class Hyena(Mixer):
         p = zero_padding(self.project(x), mask).transpose(1, 2)
         p = self.short(p)[..., :length].transpose(1, 2)
         last, *gates, z = p.chunk(self.order + 1, dim=-1)
-        filters = self.filter(length)
+        filters = wide_call(self.filter, length)
         for n, gate in enumerate(reversed(gates)):
             z = zero_padding(gate * z, mask)
             z = fft_conv(z, filters[n]) + self.skip[n].to(z.dtype) * z

@@ -30,6 +30,8 @@ from longlens.layers.base import (
     special,
 )
 from longlens.layers.diagonal import DiagonalRecurrence
+from longlens.ops.numerics import full_precision
+from longlens.ops.ssm import stable_poles
 
 
 class LRU(DiagonalRecurrence):
@@ -80,8 +82,12 @@ class LRU(DiagonalRecurrence):
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
         """λ (N,), γ ⊙ B (N, D) and C (M, D, N), complex."""
-        ratio = torch.exp(torch.complex(-torch.exp(self.log_rate), torch.exp(self.log_phase)))
-        return ratio, torch.exp(self.log_gamma)[:, None] * as_complex(self.b), as_complex(self.c)
+        ratio = torch.exp(stable_poles(self.log_rate, torch.exp(full_precision(self.log_phase))))
+        return (
+            ratio,
+            torch.exp(full_precision(self.log_gamma))[:, None] * as_complex(self.b),
+            as_complex(self.c),
+        )
 
     def activate(self, y: Tensor) -> Tensor:
         """The output mix: (..., D) -> (..., D)."""

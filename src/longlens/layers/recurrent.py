@@ -83,7 +83,9 @@ class RecurrentNetwork(Mixer):
         """One step: x (B, D) -> y (B, D)."""
         state = self.initial_state(x.shape[0]) if state is None else state
         with no_autocast(x):
-            state = tuple(rnn_step(self.kind, full_precision(x), list(state), list(self.forwards)))
+            weights = [full_precision(w) for w in self.forwards]
+            wide = [full_precision(h) for h in state]
+            state = tuple(rnn_step(self.kind, full_precision(x), wide, weights))
         return state[0].to(x.dtype), state
 
 

@@ -31,7 +31,7 @@ from longlens.layers.base import (
 )
 from longlens.layers.convolution import Kernel, RecurrentConvolution
 from longlens.ops.numerics import full_precision
-from longlens.ops.ssm import bilinear, dplr_kernel, hippo_nplr, log_steps
+from longlens.ops.ssm import bilinear, dplr_kernel, hippo_nplr, log_steps, stable_poles
 
 
 class S4Kernel(Kernel):
@@ -81,7 +81,7 @@ class S4Kernel(Kernel):
 
     def poles(self) -> Tensor:
         """λ (D, N/2)."""
-        return self._shared(torch.complex(-torch.exp(self.log_decay), self.frequency))
+        return self._shared(stable_poles(self.log_decay, self.frequency))
 
     def _shared(self, z: Tensor) -> Tensor:
         """What each channel takes of a parameter (ssms, N/2): (D, N/2)."""
@@ -98,7 +98,7 @@ class S4Kernel(Kernel):
             self.poles(),
             *self.factors(),
             as_complex(self.truncated_c),
-            torch.exp(self.log_dt),
+            torch.exp(full_precision(self.log_dt)),
             self.max_length,
         )
         return taps[..., :length]
@@ -111,7 +111,7 @@ class S4Kernel(Kernel):
 
         lam, p, b = (both(z) for z in (self.poles(), *self.factors()))
         a = torch.diag_embed(lam) - p[..., :, None] * p.conj()[..., None, :]
-        abar, bbar = bilinear(a, b, torch.exp(self.log_dt).double())
+        abar, bbar = bilinear(a, b, torch.exp(full_precision(self.log_dt)).double())
         eye = torch.eye(abar.shape[-1], dtype=abar.dtype, device=abar.device)
         rest = eye - torch.linalg.matrix_power(abar, self.max_length)
         # C̃ = C (I - Ā^L), solved from the right.
@@ -129,7 +129,7 @@ class S4Kernel(Kernel):
         """One bilinear step: the low-rank part by Sherman-Morrison, O(N) per channel."""
         x, c = state
         lam, p, b = self.poles(), *self.factors()
-        half = torch.exp(self.log_dt)[:, None] / 2
+        half = torch.exp(full_precision(self.log_dt))[:, None] / 2
 
         def low_rank(z: Tensor) -> Tensor:  # p* z over both halves of the conjugate pairs
             return 2 * (p.conj() * z).real.sum(-1, keepdim=True)

@@ -28,7 +28,8 @@ from longlens.layers.base import (
     special,
 )
 from longlens.layers.convolution import DiagonalKernel, RecurrentConvolution
-from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps
+from longlens.ops.numerics import full_precision
+from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps, stable_poles
 
 INITIALIZATIONS = ("legs", "inv", "lin")
 
@@ -94,8 +95,8 @@ class S4DKernel(DiagonalKernel):
 
     def modes(self) -> tuple[Tensor, Tensor]:
         """Coefficients (M, D, N/2) and log-ratios (D, N/2)."""
-        lam = torch.complex(-torch.exp(self.log_decay), self.frequency)
-        dt = torch.exp(self.log_dt)[:, None]
+        lam = stable_poles(self.log_decay, self.frequency)
+        dt = torch.exp(full_precision(self.log_dt))[:, None]
         if self.discretization == "zoh":
             gain, log_ratios = hold_gain(lam, dt), lam * dt
         else:

@@ -31,7 +31,8 @@ from longlens.layers.base import (
     special,
 )
 from longlens.layers.diagonal import DiagonalRecurrence
-from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps
+from longlens.ops.numerics import full_precision
+from longlens.ops.ssm import hippo_nplr, hold_gain, log_steps, stable_poles
 
 
 class S5(DiagonalRecurrence):
@@ -81,8 +82,8 @@ class S5(DiagonalRecurrence):
 
     def discrete(self) -> tuple[Tensor, Tensor, Tensor]:
         """Transition (N/2,), input matrix (N/2, D) and output matrices (M, D, N/2), complex."""
-        lam = torch.complex(-torch.exp(self.log_decay), self.frequency)
-        dt = torch.exp(self.log_dt)
+        lam = stable_poles(self.log_decay, self.frequency)
+        dt = torch.exp(full_precision(self.log_dt))
         b = hold_gain(lam, dt)[:, None] * as_complex(self.b)
         return torch.exp(lam * dt), b, 2 * as_complex(self.c)
 

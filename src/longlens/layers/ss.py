@@ -56,15 +56,17 @@ class SSKernel(Kernel):
 
     def discrete(self) -> tuple[Tensor, Tensor]:
         """Ā (D, N, N) and B̄ (D, N)."""
-        return bilinear(self.a, self.b, torch.exp(self.log_dt))
+        a, b, log_dt = (full_precision(p) for p in (self.a, self.b, self.log_dt))
+        return bilinear(a, b, torch.exp(log_dt))
 
     def forward(self, length: int) -> Tensor:
         """The first ``length`` taps, (M, D, length)."""
-        return dense_kernel(*self.discrete(), self.c, length)
+        return dense_kernel(*self.discrete(), full_precision(self.c), length)
 
     def initial_state(self, batch_size: int) -> State:
         """(x (B, D, N), Ā, B̄): the matrices are made discrete once, not at every step."""
-        return self.c.new_zeros(batch_size, *self.c.shape[1:]), *self.discrete()
+        a, b = self.discrete()
+        return b.new_zeros(batch_size, *b.shape), a, b
 
     def step(self, u: Tensor, state: State) -> tuple[Tensor, State]:
         """One step: x ← Ā x + B̄ u, y = C x; u (B, D) -> y (B, D)."""

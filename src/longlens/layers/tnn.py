@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from longlens.layers.base import Aspects, Mixer, check_positive, zero_padding
+from longlens.layers.base import Aspects, Mixer, check_positive, wide_call, zero_padding
 from longlens.ops.conv import fft_conv
-from longlens.ops.numerics import no_autocast
+from longlens.ops.numerics import full_precision, no_autocast
 
 
 class SimpleRMSNorm(nn.Module):
@@ -83,7 +83,7 @@ class TNN(Mixer):
 
     def kernel(self, distance: Tensor) -> Tensor:
         """Toeplitz entries (W, K) for signed distances i - j (K,)."""
-        entries: Tensor = self.coefficients(self.rpe(distance[:, None]))
+        entries: Tensor = wide_call(self.coefficients, wide_call(self.rpe, distance[:, None]))
         return entries.T * self.decay ** distance.abs()
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -92,7 +92,8 @@ class TNN(Mixer):
         v = zero_padding(F.silu(self.value(x)), mask)
         weight = self.coefficients.weight
         with no_autocast(x):
-            distance = torch.arange(x.shape[1], device=x.device, dtype=weight.dtype)
+            wide = full_precision(weight).dtype
+            distance = torch.arange(x.shape[1], device=x.device, dtype=wide)
             past = self.kernel(distance)
             future = None if self.causal else self.kernel(-distance - 1)
         out: Tensor = self.output(F.silu(self.gate(x)) * fft_conv(v, past, future))

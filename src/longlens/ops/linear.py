@@ -128,8 +128,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, chunk: int) -> Tensor:
     length = query.shape[2]
     padding = -length % chunk
     q, k, v = (  # (B, H, blocks, chunk, ·)
-        F.pad(t, (0, 0, 0, padding)).unflatten(2, (-1, chunk))
-        for t in (query, key, value)
+        F.pad(t, (0, 0, 0, padding)).unflatten(2, (-1, chunk)) for t in (query, key, value)
     )
     state = (k.mT @ v).cumsum(dim=2)
     before = F.pad(state[:, :, :-1], (0, 0, 0, 0, 1, 0))

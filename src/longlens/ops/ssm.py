@@ -83,6 +83,15 @@ def log_steps(dim: int, dt_min: float, dt_max: float) -> Tensor:
     return torch.rand(dim) * (high - low) + low
 
 
+def stable_poles(log_decay: Tensor, frequency: Tensor) -> Tensor:
+    """λ = -exp(log_decay) + i·frequency, complex, in float32 at least.
+
+    >>> stable_poles(torch.zeros(1, dtype=torch.bfloat16), torch.ones(1, dtype=torch.bfloat16))
+    tensor([-1.+1.j])
+    """
+    return torch.complex(-torch.exp(full_precision(log_decay)), full_precision(frequency))
+
+
 def hold_gain(lam: Tensor, dt: Tensor) -> Tensor:
     """(exp(Δλ) - 1)/λ, the input gain of a zero-order hold, accurate where Δλ is small.
 
