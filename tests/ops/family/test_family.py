@@ -380,7 +380,10 @@ def test_weights_times_values_is_the_output():
         ),
         (dict(log_forget=torch.zeros(1, 2, 5), is_causal=False), "log_forget needs is_causal=True"),
         (dict(alpha=torch.tensor([0.1, -0.1]), impl="reference"), "alpha must hold"),
-        (dict(alpha=torch.tensor([0.1, 0.2]), slopes=torch.ones(2), rate_max=0.1), "alpha must"),
+        (
+            dict(alpha=torch.tensor([0.1, 0.2]), slopes=torch.ones(2), rate_max=0.1),
+            "alpha must lie between 0 and rate_max=0.1",
+        ),
         (dict(log_gate=torch.full((1, 2, 5, 4), -0.2), rate_max=0.1), "rate_max=0.1 must bound"),
         (
             dict(log_gate=torch.full((1, 2, 5, 4), -0.1), alpha=torch.ones(2) / 50, rate_max=0.11),

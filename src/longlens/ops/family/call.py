@@ -115,7 +115,7 @@ def _check_values(call: DecayCall) -> None:
 
     A gate that is NaN passes: it may come from the data, and a NaN of theirs shows in the result.
     """
-    check_rates(call.alpha, call.rate_max)
+    check_rates(call.alpha, call.rate_max, "rate_max")
     for name in ("log_gate", "log_forget"):
         gate = getattr(call, name)
         if gate is not None and (largest := _largest(gate)) > 0:

@@ -172,14 +172,16 @@ def reading_is_free(tensor: Tensor) -> bool:
     return tensor.is_cpu and may_read(tensor)
 
 
-def check_rates(alpha: Tensor | None, alpha_max: float | None = None) -> None:
+def check_rates(
+    alpha: Tensor | None, alpha_max: float | None = None, name: str = "alpha_max"
+) -> None:
     """Raise where α is negative, not finite or beyond its bound, wherever reading it is free."""
     if alpha is None or not reading_is_free(alpha):
         return
     if alpha_max is None:
         read_alpha(alpha, 1)
     else:
-        check_bound(alpha, alpha_max)
+        check_bound(alpha, alpha_max, name=name)
 
 
 def rounded_up(bound: float, dtype: torch.dtype) -> float:
@@ -187,13 +189,13 @@ def rounded_up(bound: float, dtype: torch.dtype) -> float:
     return bound * (1 + max(1e-6, torch.finfo(dtype).eps))
 
 
-def check_bound(alpha: Tensor, alpha_max: float, remedy: str = "") -> None:
-    """Read α and raise where `alpha_max` does not bound it; NaN, too, which kernels may lose."""
+def check_bound(alpha: Tensor, alpha_max: float, remedy: str = "", name: str = "alpha_max") -> None:
+    """Read α; raise where the bound of this name does not hold. NaN, too, that kernels may lose."""
     most = rounded_up(alpha_max, alpha.dtype)
     wrong = [a for a in _values(alpha) if not 0 <= a <= most]
     if wrong:
         raise ValueError(
-            f"alpha must lie between 0 and alpha_max={alpha_max:.6g}, got {wrong[0]:.6g}{remedy}"
+            f"alpha must lie between 0 and {name}={alpha_max:.6g}, got {wrong[0]:.6g}{remedy}"
         )
 
 
