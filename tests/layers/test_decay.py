@@ -227,3 +227,11 @@ def test_on_a_gpu_rates_are_read_once_and_after_a_change():
         layer(x)
     rates.follow()
     layer(x)
+
+
+def test_learned_rates_may_begin_at_their_bound():
+    """0.05 in float32 is above 0.05."""
+    rates = DecayRates(4, 0.05, learned_alpha=True, alpha_max=0.05)
+    assert torch.equal(rates.rates()[0], DecayRates(4, 0.05).alpha)
+    with pytest.raises(ValueError, match="alpha_max must be at least"):
+        DecayRates(4, 0.051, learned_alpha=True, alpha_max=0.05)

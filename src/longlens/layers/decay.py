@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from longlens.ops.las import decay_rates
-from longlens.ops.las.checks import check_bound, may_read
+from longlens.ops.las.checks import check_bound, may_read, rounded_up
 
 WIDEST_LEARNED_RATE = 0.05  # how far learning may take α, unless `bound` starts beyond
 
@@ -65,7 +65,7 @@ class DecayRates(nn.Module):
             raise ValueError(
                 "alpha_max goes with learned_alpha=True; fixed rates follow from bound"
             )
-        if alpha_max is not None and largest > alpha_max:
+        if alpha_max is not None and largest > rounded_up(alpha_max, rates.dtype):
             raise ValueError(
                 f"alpha_max must be at least the largest initial rate {largest:.4g}, "
                 f"got {alpha_max}"
