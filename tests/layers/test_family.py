@@ -86,3 +86,10 @@ def test_errors(options, message):
     layer = DecayAttention(16, 4, smoothing="centered")
     with pytest.raises(ValueError, match="cannot decode"):
         layer.step(torch.randn(1, 16))
+
+
+def test_gates_that_begin_at_their_largest_rate_can_learn():
+    layer = DecayAttention(16, 2, decay="wall", bound=0.05, rate_max=0.05)
+    layer(torch.randn(1, 9, 16)).square().sum().backward()
+    assert layer.to_gates.bias.isfinite().all()
+    assert (layer.to_gates.bias.grad != 0).all()

@@ -147,7 +147,8 @@ class DecayAttention(SoftmaxAttention):
         if decay in ("fox", "wall"):
             start = decay_rates(self.num_heads, bound).clamp(min=max(bound, 1e-4) / 100)
             if decay == "wall":
-                bias = torch.logit(start.repeat_interleave(self.head_dim) / self.rate_max)
+                share = (start / self.rate_max).clamp(max=0.99)  # the logit of 1 is infinite
+                bias = torch.logit(share.repeat_interleave(self.head_dim))
             else:
                 bias = -torch.log(torch.expm1(start))  # whose logsigmoid is -start
             self.to_gates = nn.Linear(self.dim, len(bias))
