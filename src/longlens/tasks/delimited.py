@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.errors import DataError
-from longlens.tasks.given import LABELS, Given, first_of
+from longlens.tasks.given import EXACT, LABELS, Given, first_of
 
 Array = npt.NDArray[Any]
 MISSING = ("", "?")
+GAPS = (*MISSING, "na", "n/a", "null", "none")  # among numbers; of labels these are names
+IDS = ("id", "idx")
+COUNTS = ("", "unnamed: 0", "index")
 
 
 @dataclass
@@ -35,39 +38,42 @@ class Table:
 
 def read_table(path: Path, label: str | None) -> Given:
     """Read a table; ``label`` is the name or number of its column with the labels."""
-    table = _rows(path)
-    column, why = _label_column(table, label)
+    table = _table(path)
     names = table.names()
-    notes = [f"label in column {column} ({why})"]
-    labels = [row[column].strip() for row in table.rows]
-    for line, word in zip(table.lines, labels, strict=True):
-        if word in MISSING:
-            raise DataError(f"{path}: line {line} has no label (column {column})")
-    others = [n for n in range(len(table.rows[0])) if n != column]
+    notes = [] if table.header is None else ["the first line is a header"]
+    others = list(range(len(table.rows[0])))
+    if counting := [n for n in others if _counts_rows(table, n)]:
+        others = [n for n in others if n not in counting]
+        notes.append(f"column {counting[0]} counts the rows and is left out")
     split = None
     if "split" in names:
         others.remove(names.index("split"))
         split = [row[names.index("split")] for row in table.rows]
-    for n in [n for n in others if names and names[n] in ("", "unnamed: 0")]:
-        if [row[n].strip() for row in table.rows] == [str(i) for i in range(len(table.rows))]:
-            others.remove(n)
-            notes.append(f"column {n} counts the rows and is left out")
+    column, why = _label_column(table, others, label)
+    notes.insert(0, f"label in column {column} ({why})")
+    labels = [row[column].strip() for row in table.rows]
+    for line, word in zip(table.lines, labels, strict=True):
+        if word in MISSING:
+            raise DataError(f"{path}: line {line} has no label (column {column})")
+    others = [n for n in others if n != column]
+    if not others:
+        raise DataError(f"{path}: one column; a table needs a label and values in every line")
     given = _examples(table, others)
     given.labels, given.split, given.notes = labels, split, notes + given.notes
     given.label = names[column] if names else str(column)
     return given
 
 
-def _rows(path: Path) -> Table:
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    start = text.lstrip().partition("\n")[0]
-    marks = ("\t",) if path.suffix == ".tsv" else ("\t", ",", ";")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(marks, key=start.count))
+def _table(path: Path) -> Table:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not in UTF-8 (byte {error.start}); convert it first") from None
     table = Table(path, [], [])
-    for row in reader:
+    for line, row in _rows(text, path.suffix):
         if any(cell.strip() for cell in row):
             table.rows.append(row)
-            table.lines.append(reader.line_num)
+            table.lines.append(line)
     if not table.rows:
         raise DataError(f"{path} is empty")
     wide = len(table.rows[0])
@@ -80,25 +86,50 @@ def _rows(path: Path) -> Table:
         table.header, table.rows, table.lines = table.rows[0], table.rows[1:], table.lines[1:]
         if not table.rows:
             raise DataError(f"{path} has a header and nothing else")
-    if wide < 2:
-        raise DataError(f"{path}: one column; a table needs a label and values in every line")
     return table
+
+
+def _rows(text: str, suffix: str) -> Iterator[tuple[int, list[str]]]:
+    """The cells of every row, and the line that it ends on."""
+    start = text.lstrip().partition("\n")[0]
+    marks = ("\t",) if suffix == ".tsv" else ("\t", ",", ";")
+    if not any(map(start.count, marks)) and all(map(_is_number, start.split())):
+        # numbers with spaces between them, as numpy.savetxt writes them
+        yield from ((number, line.split()) for number, line in enumerate(text.splitlines(), 1))
+        return
+    csv.field_size_limit(max(len(text), csv.field_size_limit()))  # an example may be long
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(marks, key=start.count))
+    for row in reader:
+        yield reader.line_num, row
 
 
 def _has_header(rows: list[list[str]]) -> bool:
     """Whether the first row names the columns.
 
-    It does where it has words and the next one numbers, or a name of labels that does not come
-    again below it, as that of a class would.
+    It does where it numbers them from 0; where it has words and the next one numbers; and where a
+    name of labels, or in a table of text any word, stands above values that repeat and are others.
     """
-    first = [cell.strip() for cell in rows[0]]
-    words = not any(_is_number(cell) for cell in first if cell)
-    if words and len(rows) > 1 and any(map(_is_number, rows[1])):
+    first, below = [cell.strip() for cell in rows[0]], rows[1:]
+    there = [cell for cell in first if cell]
+    if len(there) > 2 and there == [str(number) for number in range(len(there))]:
         return True
-    return any(
-        cell.lower() in LABELS and all(row[n].strip() != cell for row in rows[1:])
-        for n, cell in enumerate(first)
-    )
+    words = not any(map(_is_number, there))
+    if words and below and any(map(_is_number, below[0])):
+        return True
+    for n, cell in enumerate(first):
+        others = {row[n].strip() for row in below}
+        repeats = 0 < len(others) <= len(below) // 2
+        if cell not in others and (cell.lower() in LABELS or (words and repeats)):
+            return True
+    return False
+
+
+def _counts_rows(table: Table, column: int) -> bool:
+    """Whether a column numbers the examples and says nothing of them."""
+    name = table.header and table.header[column].strip().lower()
+    numbers = [str(number) for number in range(len(table.rows))]
+    counts = [row[column].strip() for row in table.rows] == numbers
+    return name in IDS or (name in COUNTS and counts)
 
 
 def _examples(table: Table, columns: list[int]) -> Given:
@@ -112,14 +143,14 @@ def _examples(table: Table, columns: list[int]) -> Given:
         for place, column in enumerate(columns):
             cell = row[column].strip()
             try:
-                values[number, place] = float("nan" if cell in MISSING else cell)
+                values[number, place] = float("nan" if cell.lower() in GAPS else cell)
             except ValueError:
                 raise DataError(
                     f"{table.path}: line {table.lines[number]}, column {column}: {cell!r} is no "
                     "number"
                 ) from None
-    whole = not any("." in row[column] or "e" in row[column].lower() for row in table.rows[:100]
-                    for column in columns)  # fmt: skip
+    cells = [row[column].strip().lower() for row in table.rows[:100] for column in columns]
+    whole = not any("." in cell or "e" in cell for cell in cells if cell not in GAPS)
     return Given(without_ends(table.path, values, table.lines, whole))
 
 
@@ -147,7 +178,9 @@ def without_ends(
                 "fill it first"
             )
         found.append(short)
-    if whole and all((row == np.floor(row)).all() and row.min() >= 0 for row in found):
+    if whole and all(
+        (row == np.floor(row)).all() and 0 <= row.min() <= row.max() < EXACT for row in found
+    ):
         return [row.astype(np.int64) for row in found]
     return found
 
@@ -157,11 +190,12 @@ def _is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
-        return cell.strip() in MISSING
+        return cell.strip().lower() in GAPS
     return True
 
 
-def _label_column(table: Table, label: str | None) -> tuple[int, str]:
+def _label_column(table: Table, columns: list[int], label: str | None) -> tuple[int, str]:
+    """The column with the labels, and why; a guess is one of ``columns``."""
     names, rows = table.names(), table.rows
     if label is not None:
         if label.lower() in names:
@@ -172,12 +206,14 @@ def _label_column(table: Table, label: str | None) -> tuple[int, str]:
         raise DataError(f"{table.path}: label must be a column ({known}), got {label!r}")
     if (name := first_of(names, LABELS)) is not None:
         return names.index(name), f"named {name!r}"
-    last = len(rows[0]) - 1
-    few = {n: len({row[n] for row in rows}) for n in (0, last)}
-    words = {n: not all(_is_number(row[n]) for row in rows) for n in (0, last)}
-    for n, other in ((0, last), (last, 0)):
+    if not columns:
+        raise DataError(f"{table.path} has no column with labels")
+    first, last = columns[0], columns[-1]
+    few = {n: len({row[n] for row in rows}) for n in (first, last)}
+    words = {n: not all(_is_number(row[n]) for row in rows) for n in (first, last)}
+    for n, other in ((first, last), (last, first)):
         if words[n] and not words[other]:
             return n, "the only one of text"
-    if table.path.suffix == ".tsv" or few[0] <= few[last]:
-        return 0, "the first, as in the UCR archive; --label changes it"
+    if table.path.suffix == ".tsv" or few[first] <= few[last]:
+        return first, "the first, as in the UCR archive; --label changes it"
     return last, "the last, whose values repeat; --label changes it"

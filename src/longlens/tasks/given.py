@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 LABELS = ("label", "labels", "y", "target", "targets", "class")
+EXACT = 2.0**53  # below it a float64 holds every whole number
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from longlens.tasks.errors import DataError
 from longlens.tasks.folders import read_classes
 from longlens.tasks.formats import ENDINGS, read_file
-from longlens.tasks.given import Given
+from longlens.tasks.given import EXACT, Given
 from longlens.tasks.imported import imported_folder
 from longlens.tasks.manifest import Manifest
 from longlens.tasks.registry import TASKS
@@ -244,11 +244,13 @@ def _inputs(
         encoding = "bytes+1"
         given.notes.append("text is read byte by byte")
     arrays = [np.asarray(example) for example in examples]
+    if any(array.ndim == 0 for array in arrays):
+        raise DataError(f"{source}: every example is one number; a sequence needs several, (N, L)")
     kinds = {array.dtype.kind for array in arrays}
     if not kinds <= set("uif"):
         raise DataError(f"{source}: examples must be numbers or text, got {arrays[0].dtype}")
-    if wanted == "tokens" and "f" in kinds and not all((a == np.floor(a)).all() for a in arrays):
-        raise DataError(f"{source}: inputs has fractions, which are no tokens")
+    if wanted == "tokens" and "f" in kinds and not all(map(_are_whole, arrays)):
+        raise DataError(f"{source}: inputs has numbers that are not whole, which are no tokens")
     floats = wanted == "floats" or ("f" in kinds and wanted is None)
     if not floats and any(len(a) and a.min() < 0 for a in arrays):
         if wanted == "tokens":
@@ -283,15 +285,16 @@ def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[s
         if numbers is None:
             raise DataError(f"{source}: labels are text, so kind cannot be regression")
         return numbers.astype(np.float32), None
-    if numbers is not None and np.isnan(numbers).any():
-        raise DataError(f"{source}: label {int(np.isnan(numbers).argmax()) + 1} is missing (NaN)")
+    if numbers is not None and not np.isfinite(numbers).all():
+        wrong = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        what = "missing (NaN)" if np.isnan(numbers[wrong]) else "infinite"
+        raise DataError(f"{source}: label {wrong + 1} is {what}")
     if kind is None and numbers is not None and (numbers != np.floor(numbers)).any():
         given.notes.append("labels have fractions: numbers to predict (--kind classification)")
         return numbers.astype(np.float32), None
     values: list[Any] = words
     if numbers is not None:
-        whole = bool((numbers == np.floor(numbers)).all())
-        values = numbers.astype(np.int64).tolist() if whole else numbers.tolist()
+        values = numbers.astype(np.int64).tolist() if _are_whole(numbers) else numbers.tolist()
     names = sorted(set(values))
     if len(names) < 2:
         raise DataError(f"{source}: all labels are {names[0]!r}; classes need two or more")
@@ -304,6 +307,10 @@ def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[s
     given.notes.append(f"{len(names)} classes: {', '.join(map(str, names[:8]))}"
                        f"{' …' if len(names) > 8 else ''}")  # fmt: skip
     return np.array([place[value] for value in values]), tuple(map(str, names))
+
+
+def _are_whole(numbers: Array) -> bool:
+    return bool(((numbers == np.floor(numbers)) & (np.abs(numbers) < EXACT)).all())
 
 
 def _as_numbers(values: Sequence[Any]) -> Array | None:

@@ -1,0 +1,87 @@
+"""Tables as other programs write them: headers, numbers of rows, gaps, long examples."""
+
+import numpy as np
+import pytest
+
+from longlens.tasks import DataError, import_file, load
+
+X = np.random.default_rng(1).standard_normal((30, 7)).round(2)
+Y = np.arange(30) % 2
+
+
+def written(folder, name, *columns, header=None, mark=","):
+    """A file with these columns, of which an array of two dimensions is several."""
+    rows = zip(*columns, strict=True)
+    lines = [mark.join(str(v) for cell in row for v in np.atleast_1d(cell)) for row in rows]
+    path = folder / name
+    path.write_text("\n".join([*([header] if header else []), *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [
+        ("0,1,2,3,4,5,6,7", [Y, X]),
+        (",0,1,2,3,4,5,6,7", [range(30), Y, X]),
+        ("id,a,b,c,d,e,f,g,label", [range(101, 131), X, Y]),
+        ("index,label,a,b,c,d,e,f,g", [range(30), Y, X]),
+    ],
+)
+def test_headers_and_numbers_of_rows_are_no_examples_and_no_values(tmp_path, header, columns):
+    path = written(tmp_path, "a.csv", *columns, header=header)
+    manifest = import_file(path, root=tmp_path)
+    assert sum(manifest.examples.values()) == 30
+    assert manifest.spec.max_length == 7
+    assert manifest.spec.class_names == ("0", "1")
+    assert "the first line is a header" in manifest.notes
+
+
+def test_a_header_of_a_table_of_text_is_no_class(tmp_path):
+    texts = [f"film {n}" for n in range(30)]
+    path = written(tmp_path, "a.csv", texts, np.where(Y, "good", "bad"), header="review,sentiment")
+    manifest = import_file(path, root=tmp_path)
+    assert manifest.spec.class_names == ("bad", "good")
+    plain = written(tmp_path, "b.csv", texts, np.where(Y, "good", "bad"))
+    assert sum(import_file(plain, root=tmp_path).examples.values()) == 30
+
+
+@pytest.mark.parametrize("gap", ["", "NA", "null", "None", "nan"])
+def test_gaps_end_an_example_however_they_are_written(tmp_path, gap):
+    whole = np.random.default_rng(0).integers(0, 9, (30, 7)).astype(str).astype(object)
+    whole[::3, 5:] = gap
+    path = written(tmp_path, "a.csv", Y, whole)
+    manifest = import_file(path, root=tmp_path)
+    assert manifest.spec.class_names == ("0", "1")
+    assert (manifest.spec.inputs, manifest.spec.max_length) == ("tokens", 7)
+    lengths = np.concatenate([split.lengths for split in load("a", tmp_path).splits.values()])
+    assert sorted(set(lengths.tolist())) == [5, 7]
+
+
+def test_numbers_with_spaces_between_them(tmp_path):
+    np.savetxt(tmp_path / "a.txt", np.column_stack([Y, X]))
+    manifest = import_file(tmp_path / "a.txt", root=tmp_path)
+    assert (manifest.spec.max_length, manifest.spec.class_names) == (7, ("0", "1"))
+
+
+def test_a_text_may_be_long(tmp_path):
+    path = written(tmp_path, "a.csv", ["ACGT" * 40_000, "TT"] * 5, ["x", "y"] * 5, header="text,y")
+    assert import_file(path, root=tmp_path).spec.max_length == 160_000
+
+
+def test_what_cannot_be_kept_as_it_is_is_refused(tmp_path):
+    (tmp_path / "latin.csv").write_bytes(
+        b"label,text\n" + "grün,a\nrot,b\n".encode("cp1252")
+    )
+    with pytest.raises(DataError, match=r"not in UTF-8 \(byte 13\)"):
+        import_file(tmp_path / "latin.csv", root=tmp_path)
+    whole = np.arange(210).reshape(30, 7).astype(object)
+    whole[3, 2] = "inf"
+    with pytest.raises(DataError, match="NaN or infinite"):
+        import_file(written(tmp_path, "inf.csv", Y, whole), root=tmp_path)
+    labels = Y.astype(object)
+    labels[3] = "inf"
+    with pytest.raises(DataError, match="label 4 is infinite"):
+        import_file(written(tmp_path, "goal.csv", labels, X), root=tmp_path)
+    np.savez(tmp_path / "flat.npz", x=X[:, 0], y=Y)
+    with pytest.raises(DataError, match="every example is one number"):
+        import_file(tmp_path / "flat.npz", root=tmp_path)
