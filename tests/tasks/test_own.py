@@ -168,6 +168,31 @@ def test_splits_are_stratified():
     assert not np.array_equal(stratified(classes, 0), stratified(classes, 1))
 
 
+@pytest.mark.parametrize(("kinds", "each"), [(50, 5), (2, 5)])
+def test_small_classes_are_in_all_splits(kinds, each):
+    """Otherwise validation and test can have no class in common."""
+    classes = np.repeat(np.arange(kinds), each)
+    parts = split_examples(len(classes), classes, None, 0.1, 0.1, seed=0)
+    for split, rows in parts.items():
+        assert set(classes[rows]) == set(range(kinds)), split
+    assert len(parts["train"]) >= len(classes) / 2
+    asked = split_examples(len(classes), classes, None, 0.7, 0.1, seed=0)
+    assert [len(asked[split]) for split in ("validation", "test")] == [
+        int(len(classes) * share) for share in (0.7, 0.1)
+    ]
+
+
+def test_classes_that_training_does_not_know_are_named(tmp_path):
+    train, test = dict(x_train=X, y_train=Y), dict(x_test=X[:6], y_test=np.arange(6) % 2 + 7)
+    np.savez(tmp_path / "new.npz", **train, **test)
+    notes = import_file(tmp_path / "new.npz", root=tmp_path).notes
+    first = len(set(Y.tolist()))
+    assert f"no example of train is of class {first}, {first + 1} (numbered from 0)" in notes
+    np.savez(tmp_path / "one.npz", x_train=X, y_train=np.zeros(len(X)), **test)
+    with pytest.raises(DataError, match="all 27 examples of train are of one class"):
+        import_file(tmp_path / "one.npz", root=tmp_path)
+
+
 def test_whole_labels_are_classes_and_fractions_are_not_unless_asked(tmp_path):
     np.savez(tmp_path / "whole.npz", x=X, y=Y.astype(float))
     assert import_file(tmp_path / "whole.npz", root=tmp_path).spec.kind == "classification"

@@ -91,7 +91,7 @@ def import_dataset(
     >>> import datasets, tempfile
     >>> made = datasets.Dataset.from_dict(dict(text=["ab", "ba", "b"] * 5, label=[0, 1, 1] * 5))
     >>> import_dataset(made, "letters", root=tempfile.mkdtemp()).examples["train"]
-    13
+    11
 
     """
     options: dict[str, Any] = dict(validation=validation, test=test, seed=seed)

@@ -94,7 +94,7 @@ def import_file(
     >>> _ = (folder / "a.csv").write_text("label,v1,v2\n" + "up,0.5,1.5\ndown,1.5,0.5\n" * 5)
     >>> manifest = import_file(folder / "a.csv", root=folder)
     >>> manifest.name, manifest.spec.class_names, manifest.examples["train"]
-    ('a', ('down', 'up'), 8)
+    ('a', ('down', 'up'), 6)
     """
     source = str(source)
     given = _read(source, label)

@@ -48,14 +48,20 @@ def split_examples(
         classes: (N,); None: targets are numbers, and examples are drawn as they come.
         given: (N,) words (train, validation, test) or 0, 1, 2; None: all are drawn. Where nothing
             is given for validation, its share of train is held out.
-        validation: share held out.
-        test: share held out, if none is given.
+        validation: share held out; more where classes are many and examples few.
+        test: the same for test, if none is given.
         seed: of what is drawn.
     """
     parts: dict[str, Index]
     if given is None:
         order = stratified(classes, seed) if classes is not None else permutation(count, seed)
         held = [max(1, int(count * validation)), max(1, int(count * test))]
+        # One of every class in both, where that leaves half to train on: a part with some of the
+        # classes, or one example, chooses and tests nothing.
+        kinds = 0 if classes is None else len(np.unique(classes))
+        enough = [max(few, kinds) for few in held]
+        if 2 * sum(enough) <= count:
+            held = enough
         if count - sum(held) < 1:
             raise DataError(f"{count} examples are too few to split into three")
         cut = np.split(order, np.cumsum(held))

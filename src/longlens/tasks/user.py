@@ -64,7 +64,7 @@ def import_arrays(
         vocab_size: default: the largest token + 1 (and one more for padding where 0 is in use).
         validation: share held out, at random by ``seed``, all classes in their shares (of a stream:
             from its end).
-        test: share held out in the same way.
+        test: share held out in the same way; of few examples both are at least as many as classes.
         seed: of the split.
         split: (N,) train, validation or test (or 0, 1, 2) for every example, where that is given;
             without one for validation, its share of train is held out.
@@ -197,6 +197,16 @@ def _spec(
     )
 
 
+def _check_classes(writer: Writer, train: Array, every: Array) -> None:
+    """Raise if training knows one class alone; note those that it does not know."""
+    known = np.unique(train)
+    if len(known) < 2 and len(np.unique(every)) > 1:
+        raise DataError(f"all {len(train)} examples of train are of one class; check the split")
+    if unknown := np.setdiff1d(every, known).tolist():
+        names = ", ".join(map(str, unknown[:8])) + (" …" if len(unknown) > 8 else "")
+        writer.notes.append(f"no example of train is of class {names} (numbered from 0)")
+
+
 def _write_examples(
     writer: Writer, spec: Spec, inputs: Inputs, goals: Array, given: Array | None
 ) -> dict[str, int]:
@@ -204,6 +214,8 @@ def _write_examples(
     classes = goals if spec.kind == "classification" else None
     shares = {name: writer.options[name] for name in ("validation", "test", "seed")}
     parts = split_examples(inputs.count, classes, given, **shares)
+    if classes is not None:
+        _check_classes(writer, classes[parts["train"]], classes)
     starts = np.cumsum([0, *(() if inputs.lengths is None else inputs.lengths)])
     dtype: Any = np.dtype(np.float32)
     if spec.inputs == "tokens":
