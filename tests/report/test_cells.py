@@ -71,6 +71,13 @@ def test_seeds_with_other_options_are_marked_and_compared_with_nothing(tmp_path,
     assert cell.marks == marks and cell.comparable is (differing is None)
 
 
+def test_seeds_of_data_that_were_replaced_in_between_are_marked(tmp_path):
+    seeds = [record("LaS", "Text", 0, 0.80), record("LaS", "Text", 1, 0.82)]
+    seeds[1]["data"]["identity"] = "0" * 64
+    cell = table(experiment(tmp_path, table2() | {"records": seeds}))["LaS"]["Text"]
+    assert cell.marks == [("mixed options", "the runs differ in data")] and not cell.comparable
+
+
 def test_a_stand_in_is_compared_and_averaged_with_nothing(tmp_path):
     found = experiment(tmp_path, table2())
     cells = table(found)["LaS"]

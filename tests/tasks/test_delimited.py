@@ -69,9 +69,7 @@ def test_a_text_may_be_long(tmp_path):
 
 
 def test_what_cannot_be_kept_as_it_is_is_refused(tmp_path):
-    (tmp_path / "latin.csv").write_bytes(
-        b"label,text\n" + "grün,a\nrot,b\n".encode("cp1252")
-    )
+    (tmp_path / "latin.csv").write_bytes(b"label,text\n" + "grün,a\nrot,b\n".encode("cp1252"))
     with pytest.raises(DataError, match=r"not in UTF-8 \(byte 13\)"):
         import_file(tmp_path / "latin.csv", root=tmp_path)
     whole = np.arange(210).reshape(30, 7).astype(object)

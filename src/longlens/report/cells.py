@@ -122,8 +122,10 @@ class TableCell:
 
     @cached_property
     def mixed(self) -> list[str]:
-        """Options in which the runs differ: then their mean is that of nothing."""
-        return mixed_options([record for record, _ in self.scored])
+        """Options, or the data, in which the runs differ: then their mean is that of nothing."""
+        runs = [record for record, _ in self.scored]
+        identities = {record.data.get("identity") for record in runs} - {None}
+        return mixed_options(runs) + (["data"] if len(identities) > 1 else [])
 
     @property
     def is_of_one_model(self) -> bool:
