@@ -7,9 +7,9 @@ import json
 import pytest
 
 from longlens.cli.main import main
-from longlens.lens.curves import context_axis, read_options, replaced
+from longlens.lens.curves import _result, context_axis, read_options, replaced
 from longlens.runs import train_run
-from longlens.runs.record import read_record
+from longlens.runs.record import Record, read_record
 from longlens.training.options import TrainOptions
 
 DATA = dict(distance=4, train=64, validation=8, test=16)
@@ -84,6 +84,17 @@ def test_wrong_use_is_named(run, tmp_path, monkeypatch, capsys, words, message):
     assert main(["curve", str(run), *words]) in (1, 2)
     shown = capsys.readouterr()
     assert message in shown.out + shown.err  # a point that failed is a line of the curve
+
+
+def test_runs_of_the_same_name_are_refused(tmp_path, capsys):
+    """One of the two lines would be missing."""
+    assert main(["curve", str(tmp_path / "a/x"), str(tmp_path / "b/x"), "--examples", "4"]) == 1
+    assert "two of these runs have the same name" in capsys.readouterr().err
+
+
+def test_a_point_without_a_finite_result_is_said_to_have_none():
+    record = Record(status="finished", metric={"name": "r2"}, metrics={"test": {"r2": None}})
+    assert _result(record) == "test —"
 
 
 def test_a_mixer_without_context_and_a_folder_without_a_run(tmp_path, capsys):

@@ -63,7 +63,9 @@ def main(argv: Sequence[str]) -> int:
     from longlens.files import write_output
     from longlens.lens.curves import Axis, context_axis, curve, read_options
 
-    folders = [Path(folder) for folder in args.run]
+    folders = list(dict.fromkeys(Path(folder) for folder in args.run))
+    if len({folder.name for folder in folders}) < len(folders):
+        raise ValueError("two of these runs have the same name, and so would their lines")
     runs = {
         folder.name: read_options(folder, args.runs or str(folder.parent), args.root)
         for folder in folders

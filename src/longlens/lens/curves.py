@@ -20,6 +20,7 @@ from longlens.runs.record import Record, read_record
 from longlens.runs.results import ResultTable, check_same_data
 from longlens.runs.run import run_folder
 from longlens.runs.trained import recorded_options
+from longlens.tables import MISSING
 from longlens.training.log import read_curves
 from longlens.training.options import TrainOptions
 
@@ -149,4 +150,5 @@ def _empty_table(runs: Mapping[str, TrainOptions], axis: Axis) -> ResultTable:
 def _result(record: Record) -> str:
     if not record.is_finished:
         return f"{record.status}: {record.error}"
-    return f"test {record.value('test'):.4f}"
+    value = record.value("test")
+    return f"test {MISSING if value is None else f'{value:.4f}'}"  # None: it was not finite
