@@ -254,3 +254,11 @@ def test_a_validation_split_that_is_the_test_split_is_not_learned(tmp_path):
         import_arrays(name, *arrays, split=split, root=tmp_path)
     known = {name: len(Prober(load(name, tmp_path), 99, 9).known) for name in ("same", "other")}
     assert known == {"same": 20, "other": 35}
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_examples_of_test_may_be_longer_than_those_that_are_fitted(padded):
+    rng = np.random.default_rng(0)
+    short, long = ([rng.standard_normal((n, 1)) for _ in range(8)] for n in (6, 9))
+    found = series_features(short, 9, padded=padded)
+    assert found(long).isfinite().all() and found(long).shape == found(short).shape

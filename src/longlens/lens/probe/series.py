@@ -100,7 +100,7 @@ class SeriesFeatures:
         rng = generator(seed, reach, segments)
         self.segments, self.padded, self.moments = segments, padded, segments == 1 and not padded
         self.length = max(len(example) for example in examples)
-        self.taps = min(TAPS, reach)
+        self.taps = min(TAPS, reach, self.length)  # examples of test may be longer
         base = kernels(self.taps, rng, fixed=padded)
         each_costs = len(base) * segments * (1 + 3 * self.moments)
         many = min(DILATIONS, max(4, count // each_costs))
