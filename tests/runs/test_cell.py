@@ -34,6 +34,7 @@ def test_tables_from_files(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("{}", "must hold a list of cells"),
         ("[]", "must hold a list of cells"),
         ("3", "must hold a list of cells"),
         ('{"grids": {}}', "got \\['grids'\\]"),

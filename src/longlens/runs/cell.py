@@ -78,7 +78,7 @@ def read_cells(path: str | Path) -> list[Cell]:
     """
     path = Path(path)
     content = read_values(path)
-    if isinstance(content, dict):
+    if content and isinstance(content, dict):
         cells = _read_grid(path, content)
     else:
         cells = content if isinstance(content, list) else []
