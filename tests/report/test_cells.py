@@ -107,6 +107,13 @@ def test_quick_runs_and_validation_numbers_are_compared_with_nothing(tmp_path):
     assert [word for word, _ in cell.marks] == ["validation"]
 
 
+def test_a_test_result_that_is_not_finite_is_not_replaced_by_validation(tmp_path):
+    only = record("LaS", "Text")
+    only["metrics"]["test"]["accuracy"] = None
+    cell = table(experiment(tmp_path, table2() | {"records": [only]}))["LaS"]["Text"]
+    assert cell.mean is None and [word for word, _ in cell.marks] == ["1 without a value"]
+
+
 def test_a_number_selected_on_test_says_so_and_is_averaged_with_nothing(tmp_path):
     values = table2()
     for one in values["records"]:

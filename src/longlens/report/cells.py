@@ -79,13 +79,14 @@ class TableCell:
 
     @cached_property
     def scored(self) -> list[tuple[Record, float]]:
-        """The finished runs with their value on the test split, on validation if none has one."""
+        """The finished runs with their value on the test split, on validation if none was tested.
+
+        A run whose test result is not finite has no value: validation would hide that.
+        """
         done = [record for record in self.records if record.is_finished]
-        for split in ("test", "validation"):
-            pairs = [(r, self.metric.value(r.metrics.get(split) or {})) for r in done]
-            if scored := [(r, value) for r, value in pairs if value is not None]:
-                return scored
-        return []
+        split = "test" if any(record.metrics.get("test") for record in done) else "validation"
+        pairs = [(r, self.metric.value(r.metrics.get(split) or {})) for r in done]
+        return [(r, value) for r, value in pairs if value is not None]
 
     @property
     def values(self) -> list[float]:
