@@ -106,3 +106,19 @@ def test_to_a_hugging_face_data_set_and_back(root):
     with pytest.raises(DataError, match="one stream of tokens"):
         import_arrays("stream", np.arange(500) % 7, root=root, replace=True)
         to_datasets(load("stream", root))
+
+
+def test_examples_whose_labels_are_kept_secret_are_named(root):
+    """Hugging Face writes -1 for them, which would be a class of its own."""
+    datasets = pytest.importorskip("datasets")
+    kinds = datasets.Features(
+        text=datasets.Value("string"), label=datasets.ClassLabel(names=["bad", "good"])
+    )
+    known = dict(text=["a", "b"] * 10, label=[0, 1] * 10)
+    secret = dict(text=["a", "b"] * 3, label=[-1] * 6)
+    parts = {"train": known, "test": secret}
+    made = datasets.DatasetDict(
+        {name: datasets.Dataset.from_dict(part, features=kinds) for name, part in parts.items()}
+    )
+    with pytest.raises(DataError, match=r"example 21 \(test\) has no label, -1"):
+        import_dataset(made, "secret", root=root)

@@ -277,7 +277,14 @@ def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[s
     assert given.labels is not None
     if isinstance(given.labels[0], Sequence) and not isinstance(given.labels[0], str | bytes):
         return np.asarray(given.labels, np.float32), None  # (T,) or (T, D) for each example
-    if given.names is not None and min(given.labels) >= 0:
+    if given.names is not None:
+        if min(given.labels) < 0:  # as Hugging Face writes what the publishers keep to themselves
+            secret = next(n for n, label in enumerate(given.labels) if label < 0)
+            where = f" ({given.split[secret]})" if given.split else ""
+            raise DataError(
+                f"{source}: example {secret + 1}{where} has no label, {given.labels[secret]}; "
+                "leave such examples out"
+            )
         return np.asarray(given.labels), tuple(given.names)
     words = [value.decode() if isinstance(value, bytes) else value for value in given.labels]
     numbers = _as_numbers(words)
