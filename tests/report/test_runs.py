@@ -294,3 +294,11 @@ def test_runs_on_other_data_or_by_other_recipes_are_not_compared(tmp_path):
         "b": ("softmax (steps=10)", "far-order, distance 128"),
         "c": ("las (steps=20)", "far-order, distance 128"),
     }
+
+
+def test_how_a_run_is_computed_makes_no_row_of_its_own(tmp_path):
+    ways = [{"checkpoint_seconds": 60.0}, {"log_every": 5}, {"nonfinite": "skip"}, {}]
+    for seed, way in enumerate(ways):
+        write_run(tmp_path, f"run-{seed}", seed=seed, options={"lr": 0.1, "seed": seed} | way)
+    (table,) = tables_of_runs("runs", find_runs(tmp_path), [])
+    assert table.rows == ("las",) and len(table.records) == 4

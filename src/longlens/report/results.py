@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longlens.report.read import differing_options
+from longlens.report.read import MEANS, SHOWN, differing_options
 from longlens.runs.document import read_document
 from longlens.runs.folders import EXPERIMENT, curve_lines, find_runs
 from longlens.runs.record import RECORD, Record, inside
 from longlens.runs.results import ResultTable, collect, table_of
-from longlens.training.options import TrainOptions
+from longlens.training.options import PLACEMENT, TrainOptions
 
 # What a reader looks for first comes first; results without runs of ours come last.
 ORDER = ("lasplus", "table2", "readings", "locality", "techniques", "table4", "table7", "table3",
@@ -185,6 +185,9 @@ def _read_csv(path: Path) -> tuple[dict[str, str], ...]:
     return tuple(dict(zip(head, line, strict=True)) for line in lines)
 
 
+_NO_MODEL = SHOWN | MEANS | PLACEMENT  # options that make no row of their own
+
+
 def _columns_of_runs(runs: Sequence[Record]) -> dict[str, list[Record]]:
     """Runs by their task and, where these differ, what its examples are."""
     tasks: dict[str, list[Record]] = {}
@@ -215,11 +218,12 @@ def tables_of_runs(name: str, runs: Sequence[Record], skipped: list[str]) -> lis
     tables: dict[str, list[Record]] = {}
     for column, beside in _columns_of_runs(runs).items():
         # An option of training that differs between mixers stands in the rows of all of them.
-        common = {name for name in differing_options(beside) if not name.startswith("mixer")}
+        differing = differing_options(beside, _NO_MODEL)
+        common = {name for name in differing if not name.startswith("mixer")}
         mixers: dict[str, list[Record]] = {}
         for run in beside:
             mixers.setdefault(str(run.get("mixer")), []).append(run)
-        apart = {mixer: sorted(common.union(differing_options(own)))
+        apart = {mixer: sorted(common.union(differing_options(own, _NO_MODEL)))
                  for mixer, own in mixers.items()}  # fmt: skip
         for run in beside:
             mixer = str(run.get("mixer"))
