@@ -78,6 +78,16 @@ def test_too_little_time_says_what_is_open(tmp_path):
     assert report["verdict"]["category"] == "open" and report["open"]
 
 
+def test_a_picture_that_was_not_drawn_is_not_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sizes = [f"task_options.{name}={value}" for name, value in DATA.items()]
+    assert main(["audit", "far-order", "--budget", "0.1s", "--no-training", "--root", str(tmp_path),
+                 *(word for size in sizes for word in ("--set", size))]) == 0  # fmt: skip
+    assert Path("results/audit_far-order.json").exists()
+    assert not Path("results/audit_far-order.svg").exists()
+    assert "audit_far-order.svg" not in capsys.readouterr().out
+
+
 def test_the_command_by_time(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LONGLENS_DATA", str(tmp_path))

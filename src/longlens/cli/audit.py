@@ -194,7 +194,7 @@ def main(argv: Sequence[str]) -> int:
         report = timed_audit(options, args.budget or "5m", save, began)
     else:
         report = audit(options, save)
-    print(f"{audit_text(report)}\n{output}\n{plot}")
+    print(audit_text(report), output, *([plot] if report.get("curve") else []), sep="\n")
     failed = [p for p in [*report["points"], *report["global"]] if p["status"] == "failed"]
     for point in failed:
         complain(f"{point['model']}, seed {point['seed']} failed", point["error"])
