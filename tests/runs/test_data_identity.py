@@ -13,6 +13,7 @@ from longlens.cli.main import main
 from longlens.lens.audit import AuditOptions, audit
 from longlens.runs import train_run
 from longlens.runs.run import run_folder
+from longlens.runs.trained import predict_run
 from longlens.tasks import DataError, import_arrays, load
 from longlens.tasks.identity import current_identity
 from longlens.tasks.imported import home_folder
@@ -148,3 +149,17 @@ def test_blocks_made_from_replaced_data_are_not_reused(tmp_path, monkeypatch):
     import_mine(tmp_path / "clean", 0)
     import_mine(tmp_path / "clean", 1)
     assert task.identity == load("far-injection", tmp_path / "clean", **far).identity
+
+
+def test_a_prediction_has_no_name_of_other_data(tmp_path):
+    x, y = np.random.default_rng(0).standard_normal((40, 8)), np.arange(40) % 2
+    import_arrays("mine", x, y, class_names=["a", "b"], root=tmp_path)
+    run = TrainOptions(task="mine", runs=str(tmp_path), root=str(tmp_path), name="r", **SMALL)
+    train_run(run)
+    (answer,) = predict_run(run_folder(run), [x[0]])
+    assert answer["name"] == "ab"[answer["prediction"]]
+    import_arrays("mine", x, 1 - y, class_names=["c", "d"], root=tmp_path, replace=True)
+    (again,) = predict_run(run_folder(run), [x[0]])
+    assert again == {key: answer[key] for key in ("prediction", "probability")}
+    with pytest.raises(ValueError, match="example 0 holds NaN"):
+        predict_run(run_folder(run), [np.where(np.arange(8) == 3, np.nan, x[0])])

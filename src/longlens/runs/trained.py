@@ -159,7 +159,7 @@ def predict_run(
 
     Returns:
         for every example ``prediction`` (a class, the next token, or numbers), and for a class or
-        token its ``probability`` and, where the task has names, ``name``.
+        token its ``probability`` and, where the task has names and still the same data, ``name``.
 
     Raises:
         ValueError: it is no finished run, or an example is not what its model reads.
@@ -168,8 +168,11 @@ def predict_run(
     if model.config.head == "matching":
         raise ValueError(f"{folder} compares two sequences; predict takes one")
     try:
-        spec = spec_of(recorded_options(record))
-        names, encoding = spec.class_names, spec.encoding
+        options = recorded_options(record)
+        spec = spec_of(options)
+        # data that took the place of the run's may have other names
+        names = None if other_data(record, options) else spec.class_names
+        encoding = spec.encoding
     except ValueError:  # the data are not here
         names, encoding = None, None
     inputs = [
@@ -245,7 +248,10 @@ def _input(model: Model, example: Array, number: int) -> Array:
     values = example[:, None] if example.ndim == 1 else example
     if values.ndim != 2 or values.shape[1] != config.input_dim or values.dtype.kind not in "uif":
         raise ValueError(f"example {number} must be numbers (L, {config.input_dim}), {got}")
-    return values.astype(np.float32)
+    values = values.astype(np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError(f"example {number} holds NaN or infinite values; fill them first")
+    return values
 
 
 def _answer(output: torch.Tensor, head: str, names: Sequence[str] | None) -> dict[str, Any]:
