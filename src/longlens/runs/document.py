@@ -9,6 +9,8 @@ from typing import Any
 from longlens.untrusted import parse_json
 
 SCHEMA = 2
+"""Of records, results, labels of experiments and audits. 1 had ``speed.seconds`` for
+``train_seconds``, ``seconds`` in the points of audits, and two meanings of ``wall_seconds``."""
 
 
 def now() -> str:

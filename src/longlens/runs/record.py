@@ -25,8 +25,6 @@ from longlens.training.mirror import Mirror
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.untrusted import check_shape, shape_of
 
-"""Of records, results, labels of experiments and audits. 1 had ``speed.seconds`` for
-``train_seconds``, ``seconds`` in the points of audits, and two meanings of ``wall_seconds``."""
 RECORD = "record.json"
 BUSY = "busy"  # the status of a run that another process works on
 DAMAGED = "damaged"  # the status of a run whose record cannot be read
