@@ -18,6 +18,7 @@ from longlens.training import rehearse
 from longlens.training.budget import Timing
 from longlens.training.distributed import Ranks
 from longlens.training.faults import TrainingError
+from longlens.training.job import State
 from longlens.training.log import read_curves
 from longlens.training.options import TrainOptions
 
@@ -183,6 +184,13 @@ def test_epochs_are_passes_over_the_training_split_after_the_lists(tiny):
     assert record.steps == 3 + 128 // 32  # lists, then every expression and its copy
     lines = [line for line in read_curves(run_folder(options)) if line["split"] == "train"]
     assert [line["epoch"] for line in lines] == [0, 0, 0, 0.25, 0.5, 0.75, 1]
+
+
+def test_a_loss_that_rises_where_the_trees_begin_is_no_collapse(tiny, monkeypatch):
+    watched = []
+    monkeypatch.setattr(State, "watch", lambda state, loss: watched.append(state.step))
+    train_run(tiny(steps=6, log_every=1))
+    assert watched == [4, 5, 6]  # three steps on lists come before
 
 
 def test_a_budget_for_lists_alone_is_refused(tiny, monkeypatch):

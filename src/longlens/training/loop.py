@@ -232,9 +232,11 @@ class Trainer:
         line["lr"] = self.options.lr * self.schedule.factor(state.step - 1)
         line["tokens_per_second"] = self.meter.stop(state, self.ranks.world_size)
         self.engine.clear()
+        # what a run trains on first is easier, so that its loss says nothing of the rest
+        first = state.logged + state.offset < self.job.first_steps
         state.logged, state.left_out = state.step, 0
         self._write(line)
-        if not math.isnan(line["loss"]) and state.watch(line["loss"]):
+        if not (first or math.isnan(line["loss"])) and state.watch(line["loss"]):
             lowest = state.lowest_loss
             self._event("collapse", step=state.step, loss=line["loss"], lowest=lowest)
             self.display.say(
