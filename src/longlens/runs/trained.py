@@ -243,7 +243,8 @@ def _input(model: Model, example: Array, number: int) -> Array:
             raise ValueError(f"example {number} must be tokens, whole numbers (L,), {got}")
         if example.min() < 0 or example.max() >= config.vocab_size:
             most = config.vocab_size - 1
-            raise ValueError(f"example {number}: tokens must be in 0 … {most}, got {example.max()}")
+            wrong = example.min() if example.min() < 0 else example.max()
+            raise ValueError(f"example {number}: tokens must be in 0 … {most}, got {wrong}")
         return example.astype(np.int64)
     values = example[:, None] if example.ndim == 1 else example
     if values.ndim != 2 or values.shape[1] != config.input_dim or values.dtype.kind not in "uif":

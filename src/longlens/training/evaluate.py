@@ -13,7 +13,7 @@ from longlens.tasks.batches import Batch
 from longlens.training.engine import Engine
 from longlens.training.examples import Examples, fill_rows
 from longlens.training.faults import TrainingError, out_of_memory
-from longlens.training.objective import SUMS
+from longlens.training.objective import SUMS, correct
 from longlens.training.randomness import key
 
 MOST_VALUES = 64  # of an extra that results are split by
@@ -85,7 +85,7 @@ def _outputs(engine: Engine, examples: Examples, rows: int) -> Tensor:
 
 
 def _add_groups(tables: dict[str, Tensor], outputs: Tensor, batch: Batch) -> None:
-    right = (outputs.argmax(-1) == batch.targets).double()
+    right = correct(outputs, batch.targets).double()
     for name, values in batch.extras.items():
         if values.dim() > 1:  # an array for each example (an image's colours) is no group
             continue

@@ -96,7 +96,7 @@ class Objective:
         if self.kind == "next_token":
             zero = torch.zeros_like(loss)
             return torch.stack([loss, count, zero, zero])
-        right = outputs.argmax(-1) == targets
+        right = correct(outputs, targets)
         if where is not None and self.per_position:
             right = right & where
         return torch.stack([loss, count, right.sum(dtype=torch.float64), torch.zeros_like(loss)])
@@ -120,6 +120,15 @@ class Objective:
         if math.isnan(new):
             return False
         return old is None or (new > old if self.higher_is_better else new < old)
+
+
+def correct(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Which targets have the highest output; outputs with a NaN are wrong.
+
+    >>> correct(torch.tensor([[2.0, 1.0], [float("nan")] * 2]), torch.tensor([0, 0]))
+    tensor([ True, False])
+    """
+    return (outputs.argmax(-1) == targets) & ~outputs.isnan().any(-1)  # NaN has class 0 for argmax
 
 
 def last_positions(outputs: Tensor, count: int, mask: Tensor | None) -> Tensor:
