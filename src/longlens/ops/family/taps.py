@@ -81,7 +81,9 @@ def _filtered(x: Tensor, taps: Tensor, before: int, after: int) -> Tensor:
     wide = F.pad(x, (0, 0, before, after))
     total = wide[:, :, last : last + n] * taps[:, 0, None, None]
     for t in range(1, taps.shape[1]):
-        total.addcmul_(wide[:, :, last - t : last - t + n], taps[:, t, None, None])
+        # torch 2.11 compiles a result that was changed in place to zero gradients
+        add = total.addcmul_ if t < last else total.addcmul
+        total = add(wide[:, :, last - t : last - t + n], taps[:, t, None, None])
     return total
 
 
