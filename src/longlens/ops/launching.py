@@ -48,7 +48,9 @@ class Launch:
     def __init__(
         self, kernel: Any, grid: tuple[int, ...], numbers: Sequence[int | float], **constants: Any
     ) -> None:
-        self.kernel, self.grid, self.numbers, self.constants = kernel, grid, numbers, constants
+        self.kernel, self.grid, self.numbers = kernel, grid, numbers
+        # a product and a sum round once: the default up to Triton 3.9, which warns that it will go
+        self.constants = {"enable_fp_fusion": True, **constants}
         # by device and alignment
         self.found: dict[Any, Callable[[int, Sequence[Any]], None]] = {}
 
