@@ -47,8 +47,8 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -
     heads, kv_heads = query.shape[1], key.shape[1]
     if heads != kv_heads and not enable_gqa:
         raise ValueError(
-            f"key must have the query's number of heads {heads}, got {kv_heads}; "
-            "pass enable_gqa=True to share key heads"
+            f"key must have the query's number of heads {heads}, got {kv_heads} (tensors are "
+            "batch, heads, length, head_dim); pass enable_gqa=True to share key heads"
         )
     if kv_heads < 1 or heads % kv_heads:
         raise ValueError(
@@ -70,6 +70,8 @@ def check_options(
     """Check the options that need no tensor; returns the smoothing that None stands for."""
     if not isinstance(window, int) or window < 1:
         raise ValueError(f"window must be an integer >= 1, got {window!r}")
+    if is_causal is None:
+        raise ValueError(f"is_causal must be True or False, got {is_causal!r}")
     if smoothing is None:
         smoothing = "causal" if is_causal else "centered"
     if smoothing not in SMOOTHINGS:
@@ -124,12 +126,15 @@ def check_side_inputs(
         if not isinstance(t, Tensor) or t.shape != (heads,):
             got = tuple(t.shape) if isinstance(t, Tensor) else repr(t)
             raise ValueError(
-                f"{name} must be a tensor of shape ({heads},), one per query head, got {got}"
+                f"{name} must be a tensor of shape ({heads},), one per query head, got {got} for a "
+                f"query (batch, heads, length, head_dim) of shape {tuple(query.shape)}"
             )
         if not t.dtype.is_floating_point or t.device != query.device:
             raise ValueError(
                 f"{name} must be a float tensor on {query.device}, got {t.dtype} on {t.device}"
             )
+    if key_mask is not None and not isinstance(key_mask, Tensor):
+        raise ValueError(f"key_mask must be a bool tensor of shape {(B, S)}, got {key_mask!r}")
     if key_mask is not None and (key_mask.shape != (B, S) or key_mask.dtype != torch.bool):
         raise ValueError(
             f"key_mask must be a bool tensor of shape {(B, S)}, True for a real token, "
