@@ -19,7 +19,9 @@ from torch import Tensor
 
 from longlens.layers.base import Aspects, check_positive
 from longlens.layers.heads import CachedAttention, fold_chunks, fold_mask, unfold_chunks, visible
+from longlens.ops.family import decay_attention
 from longlens.ops.las.smoothing import pool_values
+from longlens.ops.masked import safe_with
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
@@ -79,11 +81,12 @@ class AlibiAttention(CachedAttention):
         divisor = math.sqrt(dim // num_heads) if scaled_bias else 1.0
         self.register_buffer("slopes", alibi_slopes(num_heads) / divisor)
 
-    def bias(self, length: int, seen: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """-m·|i-j| where a key is seen, -inf elsewhere: (B or 1, H, L, L)."""
+    def bias(self, length: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """-m·|i-j|, -inf at masked keys: (B or 1, H, L, L)."""
         order = torch.arange(length, device=self.slopes.device)
         distance = (order[:, None] - order).abs()
         bias = (-self.slopes[:, None, None] * distance)[None]
+        seen = visible(mask, length, False, self.slopes.device)
         return (bias if seen is None else bias.masked_fill(~seen, -torch.inf)).to(dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -92,9 +95,13 @@ class AlibiAttention(CachedAttention):
         size = length if self.chunk is None else min(self.chunk, length)
         mask = fold_mask(mask, batch, length, size, q.device)
         q, k, v = (fold_chunks(t, size) for t in (q, k, v))
-        seen = visible(mask, size, self.causal, q.device)
         v = pool_values(v, self.window, self.smoothing, "zero", mask)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias(size, seen, q.dtype))
+        if self.causal:
+            out = decay_attention(q, k, v, slopes=self.slopes, key_mask=mask)
+        else:  # where two sides decay that much, no fused form of it is as fast as a bias
+            bias = self.bias(size, mask, q.dtype)
+            with safe_with(bias, q):
+                out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return unfold_chunks(out, batch, length)
 
     def keep(self, seen: int) -> int:
@@ -106,4 +113,5 @@ class AlibiAttention(CachedAttention):
         v = pool_values(v, self.window, self.smoothing, "zero", None)
         distance = torch.arange(k.shape[2] - 1, -1, -1, device=k.device)
         bias = (-self.slopes[:, None] * distance)[None, :, None].to(q.dtype)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        with safe_with(bias, q):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from longlens.layers.base import Aspects, check_positive
 from longlens.layers.heads import MultiHead
+from longlens.ops.masked import safe_with
 
 
 def scatter_hash(i: Tensor, j: Tensor, seed: Tensor) -> Tensor:
@@ -173,13 +174,14 @@ class BigBird(MultiHead):
 
         seen = (tokens[example, index] & counts[..., None]).flatten(3)[..., None, :]
         seen = seen | ~seen.any(-1, keepdim=True)  # padding alone still attends to something
-        out: Tensor = F.scaled_dot_product_attention(
-            blocks(q).flatten(0, 1),
-            gathered(k).flatten(0, 1),
-            gathered(v).flatten(0, 1),
-            attn_mask=seen.flatten(0, 1),
-        ).unflatten(0, (batch, heads))
-        out = out.flatten(2, 3)
+        with safe_with(seen, q):
+            out: Tensor = F.scaled_dot_product_attention(
+                blocks(q).flatten(0, 1),
+                gathered(k).flatten(0, 1),
+                gathered(v).flatten(0, 1),
+                attn_mask=seen.flatten(0, 1),
+            )
+        out = out.unflatten(0, (batch, heads)).flatten(2, 3)
         return self._everything(out, q, k, v, mask, real)[:, :, :length]
 
     def _everything(
@@ -198,5 +200,6 @@ class BigBird(MultiHead):
         rows = torch.cat([first.expand_as(last), last], dim=1).clamp_max(total)
         rows = rows[:, None, :, None].expand(-1, heads, -1, width)
         query = F.pad(q, (0, 0, 0, total + 1 - length)).gather(2, rows)
-        full = F.scaled_dot_product_attention(query, k, v, attn_mask=mask[:, None, None])
+        with safe_with(mask, query):
+            full = F.scaled_dot_product_attention(query, k, v, attn_mask=mask[:, None, None])
         return F.pad(out, (0, 0, 0, 1)).scatter(2, rows, full)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from longlens.layers.base import Aspects, check_positive
 from longlens.layers.heads import CachedAttention, fold_chunks, unfold_chunks
+from longlens.ops.masked import safe_with
 
 
 class LocalAttention(CachedAttention):
@@ -64,9 +65,10 @@ class LocalAttention(CachedAttention):
         seen = (near & valid[:, :, None]) | (distance == 0)
         if mask is None:
             seen = seen.repeat(batch, 1, 1, 1)
-        out = F.scaled_dot_product_attention(
-            fold_chunks(q, size), neighbours(k), neighbours(v), attn_mask=seen
-        )
+        with safe_with(seen, q):
+            out = F.scaled_dot_product_attention(
+                fold_chunks(q, size), neighbours(k), neighbours(v), attn_mask=seen
+            )
         return unfold_chunks(out, batch, length)
 
     def keep(self, seen: int) -> int:

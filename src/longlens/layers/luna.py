@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from longlens.layers.base import Aspects, State, check_positive, check_step, zero_padding
 from longlens.layers.heads import MultiHead, merge_heads, split_heads
 from longlens.ops.linear import elu_features, linear_attention
+from longlens.ops.masked import safe_with
 from longlens.ops.numerics import full_precision, no_autocast
 
 
@@ -61,7 +62,8 @@ class Luna(MultiHead):
         p = split_heads(self.memory_query(self.memory)[None], self.num_heads)  # (1, H, M, d)
         keys = None if mask is None else mask[:, None, None, :]
         p = p.expand(q.shape[0], -1, -1, -1)
-        packed = merge_heads(F.scaled_dot_product_attention(p, k, v, attn_mask=keys))
+        with safe_with(keys, p):
+            packed = merge_heads(F.scaled_dot_product_attention(p, k, v, attn_mask=keys))
         z_key = split_heads(self.packed_key(packed), self.num_heads)
         z_value = split_heads(self.packed_value(packed), self.num_heads)
         return F.scaled_dot_product_attention(q, z_key, z_value)

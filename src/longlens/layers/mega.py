@@ -40,6 +40,7 @@ from longlens.layers.base import (
 from longlens.layers.heads import fold_chunks, fold_mask, unfold_chunks, visible
 from longlens.ops.conv import fft_conv
 from longlens.ops.ema import ema_kernel, ema_step
+from longlens.ops.masked import safe_with
 from longlens.ops.numerics import full_precision
 from longlens.ops.rotary import rotary_angles, rotate
 
@@ -209,7 +210,8 @@ class Mega(Mixer):
         if self.simple:
             bias = self.simple_bias(q.shape[2], k.shape[2]).to(q.dtype)[None, None]
             seen = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0)
+        with safe_with(seen, q):
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=1.0)
 
     def gated(self, kept: Tensor, o: Tensor, g: Tensor, h: Tensor, u: Tensor) -> Tensor:
         """Output gate between the new and the kept: everything (..., D), o and g (..., W)."""

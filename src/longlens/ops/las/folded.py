@@ -20,6 +20,7 @@ from longlens.ops.las.plan import Plan
 from longlens.ops.las.prepare import folded_inputs, narrow, prologue_steps, repeat_heads
 from longlens.ops.las.transforms import functional
 from longlens.ops.las.triton.attention_op import kernel_attention
+from longlens.ops.masked import safe_with
 
 
 def run(call: Call, plan: Plan) -> Tensor:
@@ -56,10 +57,13 @@ def sdpa(
         out = one_call(q, k, v, mask=key_mask, is_causal=is_causal, scale=scale)
     else:
         options: dict[str, Any] = dict(attn_mask=mask, is_causal=is_causal, scale=scale)
+        if q.is_cuda and mask is not None:
+            k, v = repeat_heads(q, k, v)  # what takes a mask there takes no shared heads
         if q.shape[1] != k.shape[1]:  # a branch, since a compiler may hold the comparison symbolic
             options["enable_gqa"] = True
         q, k, v = separate_rows(q), separate_rows(k), separate_rows(v)
-        out = F.scaled_dot_product_attention(q, k, v, **options)
+        with safe_with(mask, q):
+            out = F.scaled_dot_product_attention(q, k, v, **options)
         if out.is_cuda and out.requires_grad:
             out = with_dense_gradient(out)
     if mask is not None and q.device.type != "cpu":  # not every kernel gives zeros here
