@@ -1,5 +1,6 @@
 """Whole runs: every kind of task and protocol, selection, budgets, micro-batches, faults."""
 
+import copy
 import math
 import os
 import signal
@@ -236,10 +237,22 @@ def test_a_step_that_is_not_finite_stops_with_its_batch_saved(run_options, monke
     batch = load_tensors(run_folder(options) / "nonfinite-step-7.safetensors")
     assert batch["targets"].isnan().all() and batch["inputs"].shape == (6, 32, 1)
     assert len(batch["index"]) == 6
+    kept = {k.removeprefix("model/"): v for k, v in batch.items() if k.startswith("model/")}
     # the last checkpoint is clean: without the poison the run ends as if nothing had happened
     train_run(options)
+    before = {}
+    original = loop.Trainer._examples
+
+    def watched(trainer, batch, step):
+        if step == 7 and not before:
+            before.update(copy.deepcopy(trainer.job.model.state_dict()))
+        return original(trainer, batch, step)
+
+    monkeypatch.setattr(loop.Trainer, "_examples", watched)
     train_run(replace(options, name="alone"))
     assert outcome(run_folder(options)) == outcome(run_folder(replace(options, name="alone")))
+    assert kept.keys() == before.keys()
+    assert all(torch.equal(kept[name], before[name]) for name in kept)
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])

@@ -275,8 +275,8 @@ class Trainer:
             self._event("skip", step=first, skipped=skipped)
             self.display.say(f"{skipped} steps from step {first} on were not finite: left out")
             return False
-        path = self._save_batch(first)
-        problem = f"the loss or gradient of step {first} is not finite (its batch is in {path})"
+        path = self._save_bad_step(first)
+        problem = f"the loss or gradient of step {first} is not finite (batch and weights: {path})"
         if self.options.nonfinite == "rollback" and self.state.rollbacks < ROLLBACKS:
             self._roll_back(first, problem)
             return True
@@ -285,13 +285,15 @@ class Trainer:
             "--nonfinite rollback"
         )
 
-    def _save_batch(self, step: int) -> Path:
+    def _save_bad_step(self, step: int) -> Path:
+        """Keep what it takes to compute a step again; every rank must call it."""
         batch = next(self.job.batches(step + self.state.offset))
-        examples = self._examples(batch, step)
         rank = "" if self.ranks.world_size == 1 else f"-rank-{self.ranks.rank}"
         path = self.folder / f"nonfinite-step-{step}{rank}.safetensors"
-        tensors = {k: v for k, v in examples.tensors().items() if v is not None}
-        save_tensors(path, {**tensors, "index": batch.index})
+        tensors = {k: v for k, v in self._examples(batch, step).tensors().items() if v is not None}
+        model = {f"model/{k}": v for k, v in distributed.whole_state(self.job.model).items()}
+        weights = model if self.ranks.main else {}  # the others have the same
+        save_tensors(path, {**tensors, "index": batch.index, **weights})
         return path
 
     def _roll_back(self, bad: int, problem: str) -> None:
