@@ -82,11 +82,11 @@ class AlibiAttention(CachedAttention):
         self.register_buffer("slopes", alibi_slopes(num_heads) / divisor)
 
     def bias(self, length: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """-m·|i-j|, -inf at masked keys: (B or 1, H, L, L)."""
+        """-m·|i-j|, -inf where a key is not seen: (B or 1, H, L, L)."""
         order = torch.arange(length, device=self.slopes.device)
         distance = (order[:, None] - order).abs()
         bias = (-self.slopes[:, None, None] * distance)[None]
-        seen = visible(mask, length, False, self.slopes.device)
+        seen = visible(mask, length, self.causal, self.slopes.device)
         return (bias if seen is None else bias.masked_fill(~seen, -torch.inf)).to(dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -96,9 +96,9 @@ class AlibiAttention(CachedAttention):
         mask = fold_mask(mask, batch, length, size, q.device)
         q, k, v = (fold_chunks(t, size) for t in (q, k, v))
         v = pool_values(v, self.window, self.smoothing, "zero", mask)
-        if self.causal:
+        if self.causal and (q.is_cuda or not torch.compiler.is_compiling()):
             out = decay_attention(q, k, v, slopes=self.slopes, key_mask=mask)
-        else:  # where two sides decay that much, no fused form of it is as fast as a bias
+        else:  # no fused form is as fast on two sides, or compiles as fast for a CPU
             bias = self.bias(size, mask, q.dtype)
             with safe_with(bias, q):
                 out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
