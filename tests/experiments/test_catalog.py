@@ -46,7 +46,7 @@ PRINTED = {
 }
 UNPRINTED = {  # plots, ratios to MEGA, ours
     "figure5", "figure6", "locality", "minutes", "farfield", "fit", "sweep", "heads", "scaling",
-    "decays", "lengths", "subtrees", "scratchpad", "signals",
+    "decays", "lengths", "subtrees", "scratchpad", "signals", "optimisers",
 }  # fmt: skip
 
 
