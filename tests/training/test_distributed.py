@@ -68,8 +68,10 @@ def test_two_ranks_equal_one_with_twice_the_rows(folder, kind):
     assert counts[0] == counts[1]
 
 
-def test_two_ranks_equal_one_under_muon(folder):
-    close(folder, "one-muon", "ddp-muon")
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_ranks_equal_one_under_muon(folder, kind):
+    """In shards the matrices are gathered first: a part has other singular values."""
+    close(folder, "one-muon", f"{kind}-muon")
 
 
 def test_ranks_make_the_same_number_of_passes_over_a_scratchpad(folder):
@@ -90,3 +92,9 @@ def test_a_run_of_two_ranks_goes_on_with_one(folder, kind):
     assert record.status == "finished" and record.world_size == 1
     assert [e["step"] for e in record.events if e["kind"] == "resume"] == [6]
     close(folder, "one", f"{kind}-stopped")
+
+
+def test_a_run_under_muon_in_shards_goes_on_with_one_rank(folder):
+    options = tiny(folder, **MUON, name="fsdp-muon-stopped")
+    assert train_run(options).status == "finished"
+    close(folder, "one-muon", "fsdp-muon-stopped")

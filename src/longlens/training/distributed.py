@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Placement, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -145,6 +145,34 @@ def part_of(like: Tensor, source: Tensor) -> Tensor:
     source = source.to(like.device)
     sharded = distribute_tensor(source, like.device_mesh, like.placements, src_data_rank=None)
     return sharded.to_local()
+
+
+def whole_stack(like: Tensor, parts: Tensor) -> Tensor:
+    """Whole tensors, (N, *), of a stack of their parts here, each sharded as ``like``.
+
+    They travel in one message.
+    """
+    if not isinstance(like, DTensor):
+        return parts
+    shape = torch.Size((len(parts), *like.shape))
+    stride = torch.empty(shape, device="meta").stride()
+    joined = DTensor.from_local(
+        parts, like.device_mesh, _in_a_stack(like), shape=shape, stride=stride
+    )
+    return joined.full_tensor()
+
+
+def part_of_stack(like: Tensor, stack: Tensor) -> Tensor:
+    """The parts that lie here of a stack of whole tensors, (N, *), each sharded as ``like``."""
+    if not isinstance(like, DTensor):
+        return stack
+    placements = _in_a_stack(like)
+    return distribute_tensor(stack, like.device_mesh, placements, src_data_rank=None).to_local()
+
+
+def _in_a_stack(like: DTensor) -> list[Placement]:
+    """How a stack lies whose members, after its first axis, are sharded as ``like``."""
+    return [Shard(p.dim + 1) if isinstance(p, Shard) else p for p in like.placements]
 
 
 def whole_state(model: nn.Module, *, keep_vars: bool = True) -> dict[str, Tensor]:

@@ -85,13 +85,12 @@ class Engine:
         )
         self.module = distributed.distribute(job.model, self.ranks, options.parallel, job.units)
         self.sharded = self.ranks.world_size > 1 and options.parallel == "fsdp"
-        if self.sharded and options.optimizer == "muon":
-            raise ValueError("optimizer=muon needs whole matrices; with parallel=fsdp use adamw")
         named = dict(job.model.named_parameters())  # FSDP has replaced the parameters
         self.parameters = [named[name] for group in groups for name in group["names"]]
         for group in groups:
             group["params"] = [named[name] for name in group["names"]]
             if self.sharded:
+                group["sharded"] = group["params"]
                 group["params"] = [distributed.local(p.detach()) for p in group["params"]]
         betas = (options.beta1, options.beta2)
         self.optimizer = Optimizer(groups, betas, capturable=self.device.type == "cuda")

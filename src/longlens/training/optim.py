@@ -126,7 +126,8 @@ class Optimizer:
 
     Args:
         groups: from :func:`parameter_groups` (without ``muon``: AdamW's), with ``params`` that own
-            their memory (for weights in shards: the local shards).
+            their memory (for weights in shards: the local shards, beside ``sharded``, the tensors
+            of which they are parts).
         betas: AdamW's decay rates.
         capturable: keep learning rates in device memory, so that a CUDA graph sees them change.
 
