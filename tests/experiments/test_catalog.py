@@ -73,6 +73,13 @@ def test_every_declared_run_can_be_built(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_every_declared_run_names_its_optimiser_and_rate(name):
+    """A recipe stays what it is when the defaults of `longlens train` change."""
+    for run in find(name).runs:
+        assert {"optimizer", "lr"} <= run.options.keys(), (run.row, run.column)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_quick_run_can_be_built(name, tmp_path):
     for cell in find(name).cells(quick=True, runs=tmp_path):
         try:

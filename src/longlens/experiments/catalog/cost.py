@@ -22,8 +22,8 @@ ROWS = (
     "Softmax", "LaS", "LaS-chunk", "S4-v2", "SG-Conv", "LongConvs", "MEGA", "MEGA-chunk",
 )  # fmt: skip
 MODEL: Cell = {
-    "depth": 4, "dim": 256, "expansion": 4.0, "batch_size": 32, "lr": 1e-4, "buckets": 1,
-    "steps": 300, "evaluate_every": 300, "log_every": 20,
+    "depth": 4, "dim": 256, "expansion": 4.0, "batch_size": 32, "optimizer": "adamw",
+    "lr": 1e-4, "buckets": 1, "steps": 300, "evaluate_every": 300, "log_every": 20,
 }  # fmt: skip
 READS = {"Speed": "speed.padded_tokens_per_second", "Mem.": "peak_memory_mib"}
 

@@ -35,7 +35,8 @@ def _cell(row: Cell, distance: int) -> Cell:
     sizes = dict(train=2000, validation=200, test=500) if far else dict(train=8000)
     base: Cell = {
         "task": "far-order", "task_options": {"distance": distance, **sizes}, "dim": 32, "depth": 2,
-        "batch_size": 8 if far else 32, "lr": 2e-3, "steps": 1500, "evaluate_every": 300,
+        "batch_size": 8 if far else 32, "optimizer": "adamw", "lr": 2e-3, "steps": 1500,
+        "evaluate_every": 300,
     }  # fmt: skip
     return merged(base, row)
 

@@ -17,8 +17,9 @@ from longlens.runs.cell import Cell
 
 COLUMNS = ("Image", "ListOps", "Text", "Pathfinder", "Pathfinder (own)")
 TRAINING: Cell = {
-    "depth": 8, "dim": 512, "expansion": 4.0, "norm": "layer", "prenorm": True, "lr": 3e-4,
-    "weight_decay": 0.0, "batch_size": 64, "epochs": 100.0, "train_on": "train+validation",
+    "depth": 8, "dim": 512, "expansion": 4.0, "norm": "layer", "prenorm": True,
+    "optimizer": "adamw", "lr": 3e-4, "weight_decay": 0.0, "batch_size": 64, "epochs": 100.0,
+    "train_on": "train+validation",
 }  # fmt: skip
 MODELS: dict[str, Cell] = {
     "Transformer": {"mixer": "softmax", "bidirectional": True, "positions": "learned"},

@@ -13,7 +13,7 @@ from longlens.experiments.catalog.base import merged
 from longlens.experiments.catalog.tasks import TASKS, recipe_of
 from longlens.runs.cell import Cell
 
-# Bidirectional encoders; AdamW 0.9/0.98, 5 % warm-up, cosine: the defaults of longlens train.
+# Bidirectional encoders; 0.9/0.98, 5 % warm-up and cosine are the defaults of longlens train.
 LOCALITY: dict[str, Cell] = {
     "ListOps": dict(depth=6, dim=80, batch_size=64, lr=1e-3, weight_decay=0.01, epochs=80.0),
     "Text": dict(depth=4, dim=128, dropout=0.1, length=2048, batch_size=32, lr=4e-3,
@@ -42,8 +42,9 @@ LOCALITY_NOTES = (
 )
 
 # All weights are decayed but those of the state space, nothing is clipped, AdamW has torch's betas.
-_S4_BASE: Cell = dict(norm="batch", feedforward="none", schedule="cosine", warmup=0.1, beta2=0.999,
-                      clip=0.0, weight_decay=0.05, decay_vectors=True)  # fmt: skip
+_S4_BASE: Cell = dict(norm="batch", feedforward="none", optimizer="adamw", beta2=0.999,
+                      schedule="cosine", warmup=0.1, clip=0.0, weight_decay=0.05,
+                      decay_vectors=True)  # fmt: skip
 _SHARED: Cell = dict(state=4, ssms=1, dt_lr=None)
 _S4: dict[str, Cell] = {
     "ListOps": dict(depth=6, dim=256, prenorm=False, mixer_options=_SHARED, batch_size=32, lr=0.01,
@@ -66,8 +67,9 @@ S4_NOTES = (
     "the layer as well. S4-v1, SG-Conv and LongConvs train by the same recipe, not by their own.",
 )
 
-_MEGA_BASE: Cell = dict(mixer="mega", bidirectional=True, schedule="linear", feedforward="silu",
-                        expansion=2.0, beta2=0.98, clip=1.0, decay_vectors=True,
+_MEGA_BASE: Cell = dict(mixer="mega", bidirectional=True, feedforward="silu", expansion=2.0,
+                        optimizer="adamw", schedule="linear", beta2=0.98, clip=1.0,
+                        decay_vectors=True,
                         mixer_options={"averages": 16, "relative_bias": "simple"})  # fmt: skip
 _AFTER: Cell = dict(prenorm=False, dropout=0.1)
 _BEFORE: Cell = dict(prenorm=True, dropout=0.0, norm="batch")
@@ -123,7 +125,7 @@ def locality(column: str, mixer: str, technique: bool = False, **changes: Any) -
     """
     line = recipe_of(column)
     added = TECHNIQUES[line] if technique else {}
-    model = {"mixer": mixer, "bidirectional": True}
+    model = {"mixer": mixer, "bidirectional": True, "optimizer": "adamw"}
     return merged(TASKS[column], LOCALITY[line], model, added, changes)
 
 

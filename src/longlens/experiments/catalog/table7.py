@@ -19,8 +19,8 @@ MODELS: dict[str, Cell] = {
     "Vanilla Attention": {"mixer": "softmax"},
     "LaS": {"mixer": "las", "mixer_options": {"window": 3, "bound": 0.001}},
 }
-TRAINING: Cell = dict(dim=128, depth=4, positions="learned", expansion=4.0, lr=1e-3, batch_size=64,
-                      steps=20_000)  # fmt: skip
+TRAINING: Cell = dict(dim=128, depth=4, positions="learned", expansion=4.0, optimizer="adamw",
+                      lr=1e-3, batch_size=64, steps=20_000)  # fmt: skip
 
 EXPERIMENT = Experiment(
     name="table7",

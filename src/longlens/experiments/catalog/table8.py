@@ -21,7 +21,7 @@ COLUMNS = ("Text8", "Enwik8")
 VANILLA: Cell = {"mixer": "softmax"}
 LAS: Cell = {"mixer": "las", "mixer_options": {"window": 3, "bound": 0.001}}
 LANGUAGE_MODEL: Cell = dict(dim=768, length=512, positions="learned", expansion=4.0, dropout=0.0,
-                            lr=3e-4, batch_size=64, weight_decay=0.1,
+                            optimizer="adamw", lr=3e-4, batch_size=64, weight_decay=0.1,
                             tie_embeddings=True)  # fmt: skip
 """Stated: width, context and no dropout; all else is chosen."""
 TRAINING: Cell = {"depth": 6, "epochs": 20.0}

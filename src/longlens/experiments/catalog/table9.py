@@ -54,7 +54,8 @@ def training(column: str) -> Cell:
     """Task, width and training of a column, without a mixer."""
     line = asdict(hyper_parameters(column))
     options = {name: value for name, value in line.items() if name not in ("window", "bound")}
-    return merged(TASKS[column], options, {"expansion": 4.0, "warmup": 0.1})
+    chosen = {"expansion": 4.0, "optimizer": "adamw", "warmup": 0.1}
+    return merged(TASKS[column], options, chosen)
 
 
 def attention(
