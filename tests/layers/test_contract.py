@@ -40,6 +40,21 @@ def test_forward_and_every_gradient_are_finite(key, direction):
         assert p.grad.isfinite().all() and p.grad.abs().max() > 0, name
 
 
+@every_key
+def test_a_mask_of_another_kind_is_named(key, direction):
+    """One of 0 and 1, as tokenizers make it, must not end in an error of PyTorch's."""
+    mixer = make(key, DIM, **direction)
+    x, mask = padded_batch([19, 11])
+    for wrong, got in [
+        (mask.long(), r"torch.int64 of shape \(2, 19\)"),
+        (mask[:, 1:], r"torch.bool of shape \(2, 18\)"),
+        (mask.tolist(), r"\[\[True"),
+    ]:
+        asked = r"mask must be a bool tensor of shape \(2, 19\), True for a real token, got "
+        with pytest.raises(ValueError, match=asked + got):
+            mixer(x, wrong)
+
+
 @every_case
 def test_bfloat16_autocast(key, direction):
     mixer = make(key, DIM, **direction)

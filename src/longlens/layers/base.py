@@ -73,7 +73,16 @@ def zero_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     >>> zero_padding(torch.ones(1, 2, 1), torch.tensor([[True, False]])).flatten()
     tensor([1., 0.])
     """
-    return x if mask is None else x.masked_fill(~mask[..., None], 0)
+    if mask is None:
+        return x
+    is_tensor = isinstance(mask, Tensor)
+    if not is_tensor or mask.dtype != torch.bool or mask.shape != x.shape[:2]:
+        got = f"{mask.dtype} of shape {tuple(mask.shape)}" if is_tensor else repr(mask)
+        raise ValueError(
+            f"mask must be a bool tensor of shape {tuple(x.shape[:2])}, True for a real token, "
+            f"got {got}"
+        )
+    return x.masked_fill(~mask[..., None], 0)
 
 
 def as_parameter(value: Tensor) -> nn.Parameter:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from longlens.layers.base import Aspects, Mixer, State, check_positive, check_step
+from longlens.layers.base import Aspects, Mixer, State, check_positive, check_step, zero_padding
 from longlens.ops.numerics import full_precision, no_autocast
 from longlens.ops.rnn import GATES, rnn, rnn_step
 
@@ -62,7 +62,7 @@ class RecurrentNetwork(Mixer):
             back = torch.arange(x.shape[1] - 1, -1, -1, device=x.device).expand(x.shape[:2])
         else:
             # Real tokens first, in order; padding comes after them and touches nothing.
-            x = x.masked_fill(~mask[..., None], 0)
+            x = zero_padding(x, mask)
             position = torch.arange(x.shape[1], device=x.device)
             ahead = torch.argsort(position + x.shape[1] * ~mask, dim=1)
             back = torch.argsort(-position + 2 * x.shape[1] * ~mask, dim=1)
