@@ -161,5 +161,6 @@ def test_a_prediction_has_no_name_of_other_data(tmp_path):
     import_arrays("mine", x, 1 - y, class_names=["c", "d"], root=tmp_path, replace=True)
     (again,) = predict_run(run_folder(run), [x[0]])
     assert again == {key: answer[key] for key in ("prediction", "probability")}
-    with pytest.raises(ValueError, match="example 0 holds NaN"):
-        predict_run(run_folder(run), [np.where(np.arange(8) == 3, np.nan, x[0])])
+    for wrong in (np.where(np.arange(8) == 3, np.nan, x[0]), "1 inf 2", "1, nan, 2"):
+        with pytest.raises(ValueError, match="example 0 holds NaN or infinite values"):
+            predict_run(run_folder(run), [wrong])

@@ -19,6 +19,7 @@ from longlens.runs.build import judged, make_job, model_config, spec_of
 from longlens.runs.finished import other_data
 from longlens.runs.record import Record, read_record
 from longlens.tasks.batches import Batches
+from longlens.tasks.given import are_whole
 from longlens.tasks.listops import CLOSE, OPERATOR, PAD
 from longlens.tasks.scratchpad import most_written
 from longlens.tasks.spec import SPLITS
@@ -230,8 +231,7 @@ def _numbers(text: str, encoding: str | None, number: int) -> Array:
         values = np.array([float(word) for word in text.replace(",", " ").split()])
     except ValueError:
         raise ValueError(f"example {number} must be numbers, got {text[:40]!r}") from None
-    whole = bool((values == np.floor(values)).all())
-    return values.astype(np.int64) if whole else values
+    return values.astype(np.int64) if are_whole(values) else values
 
 
 def _input(model: Model, example: Array, number: int) -> Array:

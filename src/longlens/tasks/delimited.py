@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.errors import DataError
-from longlens.tasks.given import EXACT, LABELS, Given, first_of
+from longlens.tasks.given import LABELS, Given, are_whole, first_of
 
 Array = npt.NDArray[Any]
 MISSING = ("", "?")
@@ -178,9 +178,7 @@ def without_ends(
                 "fill it first"
             )
         found.append(short)
-    if whole and all(
-        (row == np.floor(row)).all() and 0 <= row.min() <= row.max() < EXACT for row in found
-    ):
+    if whole and all(row.min() >= 0 and are_whole(row) for row in found):
         return [row.astype(np.int64) for row in found]
     return found
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 LABELS = ("label", "labels", "y", "target", "targets", "class")
@@ -22,6 +23,15 @@ class Given:
     notes: list[str] = field(default_factory=list)
     names: list[str] | None = None  # of classes, where labels are their numbers
     label: str | None = None  # the column that the labels were in: other parts have them there, too
+
+
+def are_whole(numbers: npt.NDArray[Any]) -> bool:
+    """Whether numbers are whole, and integers can hold them: NaN and infinity are not.
+
+    >>> are_whole(np.array([1.0, 2.0])), are_whole(np.array([1.0, np.inf]))
+    (True, False)
+    """
+    return bool(((numbers == np.floor(numbers)) & (np.abs(numbers) < EXACT)).all())
 
 
 def first_of(names: Iterable[str], wanted: Iterable[str]) -> str | None:

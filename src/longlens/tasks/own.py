@@ -14,7 +14,7 @@ import numpy.typing as npt
 from longlens.tasks.errors import DataError
 from longlens.tasks.folders import read_classes
 from longlens.tasks.formats import ENDINGS, read_file
-from longlens.tasks.given import EXACT, Given
+from longlens.tasks.given import Given, are_whole
 from longlens.tasks.imported import imported_folder
 from longlens.tasks.manifest import Manifest
 from longlens.tasks.registry import TASKS
@@ -249,7 +249,7 @@ def _inputs(
     kinds = {array.dtype.kind for array in arrays}
     if not kinds <= set("uif"):
         raise DataError(f"{source}: examples must be numbers or text, got {arrays[0].dtype}")
-    if wanted == "tokens" and "f" in kinds and not all(map(_are_whole, arrays)):
+    if wanted == "tokens" and "f" in kinds and not all(map(are_whole, arrays)):
         raise DataError(f"{source}: inputs has numbers that are not whole, which are no tokens")
     floats = wanted == "floats" or ("f" in kinds and wanted is None)
     if not floats and any(len(a) and a.min() < 0 for a in arrays):
@@ -301,7 +301,7 @@ def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[s
         return numbers.astype(np.float32), None
     values: list[Any] = words
     if numbers is not None:
-        values = numbers.astype(np.int64).tolist() if _are_whole(numbers) else numbers.tolist()
+        values = numbers.astype(np.int64).tolist() if are_whole(numbers) else numbers.tolist()
     names = sorted(set(values))
     if len(names) < 2:
         raise DataError(f"{source}: all labels are {names[0]!r}; classes need two or more")
@@ -314,10 +314,6 @@ def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[s
     given.notes.append(f"{len(names)} classes: {', '.join(map(str, names[:8]))}"
                        f"{' …' if len(names) > 8 else ''}")  # fmt: skip
     return np.array([place[value] for value in values]), tuple(map(str, names))
-
-
-def _are_whole(numbers: Array) -> bool:
-    return bool(((numbers == np.floor(numbers)) & (np.abs(numbers) < EXACT)).all())
 
 
 def _as_numbers(values: Sequence[Any]) -> Array | None:
