@@ -45,6 +45,15 @@ def test_a_header_of_a_table_of_text_is_no_class(tmp_path):
     assert sum(import_file(plain, root=tmp_path).examples.values()) == 30
 
 
+@pytest.mark.parametrize("header", [None, "review,sentiment"])
+def test_a_class_that_is_written_as_a_gap_makes_no_header(tmp_path, header):
+    """The first review was lost where the second one was of such a class."""
+    texts, names = [f"film {n}" for n in range(30)], np.where(Y, "none", "good")
+    manifest = import_file(written(tmp_path, "a.csv", texts, names, header=header), root=tmp_path)
+    assert sum(manifest.examples.values()) == 30
+    assert manifest.spec.class_names == ("good", "none")
+
+
 @pytest.mark.parametrize("gap", ["", "NA", "null", "None", "nan"])
 def test_gaps_end_an_example_however_they_are_written(tmp_path, gap):
     whole = np.random.default_rng(0).integers(0, 9, (30, 7)).astype(str).astype(object)

@@ -114,7 +114,9 @@ def _has_header(rows: list[list[str]]) -> bool:
     if len(there) > 2 and there == [str(number) for number in range(len(there))]:
         return True
     words = not any(map(_is_number, there))
-    if words and below and any(map(_is_number, below[0])):
+    # a gap is no evidence of numbers: "none" may be a class
+    cells = [cell for cell in below[0] if cell.strip().lower() not in GAPS] if below else []
+    if words and any(map(_is_number, cells)):
         return True
     for n, cell in enumerate(first):
         others = {row[n].strip() for row in below}
