@@ -36,6 +36,15 @@ def test_headers_and_numbers_of_rows_are_no_examples_and_no_values(tmp_path, hea
     assert "the first line is a header" in manifest.notes
 
 
+def test_every_column_that_is_left_out_is_noted(tmp_path):
+    columns = range(30), [f"row-{n}" for n in range(30)], Y, X
+    path = written(tmp_path, "a.csv", *columns, header=",id,label,a,b,c,d,e,f,g")
+    manifest = import_file(path, root=tmp_path)
+    assert manifest.spec.max_length == 7
+    left_out = [f"column {n} names or counts the rows and is left out" for n in (0, 1)]
+    assert [note for note in manifest.notes if "left out" in note] == left_out
+
+
 def test_a_header_of_a_table_of_text_is_no_class(tmp_path):
     texts = [f"film {n}" for n in range(30)]
     path = written(tmp_path, "a.csv", texts, np.where(Y, "good", "bad"), header="review,sentiment")

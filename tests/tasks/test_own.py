@@ -354,7 +354,7 @@ def test_a_column_that_counts_rows_is_no_value(tmp_path):
     (tmp_path / "saved.csv").write_text(",label,a,b,c,d,e,f,g\n" + "\n".join(lines))
     manifest = import_file(tmp_path / "saved.csv", root=tmp_path)
     assert manifest.spec.max_length == 7
-    assert "column 0 counts the rows and is left out" in manifest.notes
+    assert "column 0 names or counts the rows and is left out" in manifest.notes
 
 
 def test_a_new_line_within_quotes_stays(tmp_path):

@@ -42,9 +42,9 @@ def read_table(path: Path, label: str | None) -> Given:
     names = table.names()
     notes = [] if table.header is None else ["the first line is a header"]
     others = list(range(len(table.rows[0])))
-    if counting := [n for n in others if _counts_rows(table, n)]:
-        others = [n for n in others if n not in counting]
-        notes.append(f"column {counting[0]} counts the rows and is left out")
+    for n in [n for n in others if _tells_rows_apart(table, n)]:
+        others.remove(n)
+        notes.append(f"column {n} names or counts the rows and is left out")
     split = None
     if "split" in names:
         others.remove(names.index("split"))
@@ -126,8 +126,8 @@ def _has_header(rows: list[list[str]]) -> bool:
     return False
 
 
-def _counts_rows(table: Table, column: int) -> bool:
-    """Whether a column numbers the examples and says nothing of them."""
+def _tells_rows_apart(table: Table, column: int) -> bool:
+    """Whether a column names or numbers the examples and says nothing of them."""
     name = table.header and table.header[column].strip().lower()
     numbers = [str(number) for number in range(len(table.rows))]
     counts = [row[column].strip() for row in table.rows] == numbers
