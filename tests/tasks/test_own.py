@@ -182,6 +182,16 @@ def test_small_classes_are_in_all_splits(kinds, each):
     ]
 
 
+@pytest.mark.parametrize("sizes", [(50, 5), (30, 3, 3), (400, 4, 40)])
+def test_a_class_much_smaller_than_the_others_is_in_all_splits(sizes):
+    """Its first example is far behind in an order that has all classes in their shares."""
+    classes = np.repeat(np.arange(len(sizes)), sizes)
+    parts = split_examples(len(classes), classes, None, 0.1, 0.1, seed=0)
+    assert sorted(np.concatenate(list(parts.values()))) == list(range(len(classes)))
+    for split, rows in parts.items():
+        assert set(classes[rows]) == set(range(len(sizes))), split
+
+
 def test_classes_that_training_does_not_know_are_named(tmp_path):
     train, test = dict(x_train=X, y_train=Y), dict(x_test=X[:6], y_test=np.arange(6) % 2 + 7)
     np.savez(tmp_path / "new.npz", **train, **test)

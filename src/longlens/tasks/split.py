@@ -33,6 +33,22 @@ def stratified(classes: Array, seed: int) -> Index:
     return np.asarray(order[np.argsort(place[order], kind="stable")])
 
 
+def _classes_first(order: Index, classes: Array, least: int) -> Index:
+    """An order that begins with one of every class of which it has ``least``.
+
+    Where all of them are among its first examples anyway, as they are unless classes are of very
+    unequal sizes, these stay the same.
+
+    >>> classes = np.array([0] * 6 + [1] * 3)
+    >>> _classes_first(np.array([0, 1, 2, 3, 6, 7, 4, 8, 5]), classes, 3)
+    array([0, 6, 1, 2, 3, 7, 4, 8, 5])
+    """
+    _, places, counts = np.unique(classes[order], return_index=True, return_counts=True)
+    first = np.zeros(len(order), bool)
+    first[places[counts >= least]] = True
+    return np.concatenate([order[first], order[~first]])
+
+
 def split_examples(
     count: int,
     classes: Array | None,
@@ -52,20 +68,23 @@ def split_examples(
         test: the same for test, if none is given.
         seed: of what is drawn.
     """
-    parts: dict[str, Index]
+    parts: dict[str, Index] = {}
     if given is None:
         order = stratified(classes, seed) if classes is not None else permutation(count, seed)
         held = [max(1, int(count * validation)), max(1, int(count * test))]
-        # One of every class in both, where that leaves half to train on: a part with some of the
-        # classes, or one example, chooses and tests nothing.
+        # Room for one of every class in both, where that leaves half to train on: a part with some
+        # of the classes, or one example, chooses and tests nothing.
         kinds = 0 if classes is None else len(np.unique(classes))
         enough = [max(few, kinds) for few in held]
         if 2 * sum(enough) <= count:
             held = enough
         if count - sum(held) < 1:
             raise DataError(f"{count} examples are too few to split into three")
-        cut = np.split(order, np.cumsum(held))
-        return dict(zip(("validation", "test", "train"), cut, strict=True))
+        for split, few, parts_left in zip(("validation", "test"), held, (3, 2), strict=True):
+            if classes is not None:
+                order = _classes_first(order, classes, parts_left)
+            parts[split], order = order[:few], order[few:]
+        return parts | {"train": order}
     named = _named(given, count)
     parts = {split: np.flatnonzero(named == split) for split in SPLITS}
     for split in ("train", "test"):
