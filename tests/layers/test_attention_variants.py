@@ -47,6 +47,23 @@ def test_alibi_is_softmax_with_linear_biases(bidirectional):
     torch.testing.assert_close(layer(x), expected)
 
 
+def test_alibi_has_a_gradient_for_each_example():
+    layer = AlibiAttention(8, num_heads=4, chunk=8).double()
+    parameters, x = dict(layer.named_parameters()), torch.randn(3, 13, 8, dtype=F64)
+    mask = torch.arange(13) < torch.tensor([13, 9, 4])[:, None]
+
+    def loss(parameters, x, mask):
+        y = torch.func.functional_call(layer, parameters, (x[None], mask[None]))
+        return (y * mask[None, :, None]).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(parameters, x, mask)
+    for place in range(3):
+        layer.zero_grad()
+        loss(parameters, x[place], mask[place]).backward()
+        for name, p in parameters.items():
+            torch.testing.assert_close(found[name][place], p.grad, msg=name)
+
+
 def test_alibi_of_the_las_paper_divides_its_bias_too():
     """Eq. 2: softmax((Q Kᵀ - m D) / √d) V, with D the distances and the future masked."""
     layer = AlibiAttention(12, num_heads=2, scaled_bias=True).double()

@@ -429,3 +429,25 @@ def test_taps_start_at_las():
             taps = smoothing_taps(1, 7, shape, one_sided)[0]
             assert float(taps.sum()) == pytest.approx(1)
             assert int(taps.argmax()) == (0 if one_sided else 3)
+
+
+@pytest.mark.parametrize(
+    "parts", [("slopes",), ("log_forget",), ("log_gate", "sink")], ids="+".join
+)
+def test_mapped_calls_are_one_after_the_other(parts):
+    """The range of what is added, which no transform asks for, was read from all calls at once."""
+    tensors, _, _ = Case(3, 2, 1, 17, 17, 8, 8, parts, 0.1, False, 0).tensors()
+    shared = {n: t for n, t in tensors.items() if n in ("slopes", "sink")}
+    mapped = {n: t[:, None] for n, t in tensors.items() if n not in shared}
+
+    def attend(some):
+        return decay_attention(**some, **shared)
+
+    def gradient(some):
+        return torch.func.grad(lambda some: attend(some).square().sum())(some)
+
+    for run in (attend, gradient):
+        found = torch.vmap(run)(mapped)
+        each = [run({n: t[i] for n, t in mapped.items()}) for i in range(3)]
+        expected = torch.utils._pytree.tree_map(lambda *one: torch.stack(one), *each)
+        torch.testing.assert_close(found, expected)

@@ -64,7 +64,7 @@ def _fits(call: DecayCall, by_kernel: bool) -> bool:
     multiplied = 0.0 if call.rate_max is None else call.rate_max * call.key.shape[2]
     if (not call.multiplies or call.rate_max is not None) and not adds:
         return bool(multiplied <= FOLD_RANGE[dtype])
-    if not may_read(call.query):
+    if functional() or not may_read(call.query):  # transforms take the formula at any range
         return False
     with torch.no_grad():
         m, a = levels(call)
