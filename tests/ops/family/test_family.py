@@ -324,7 +324,16 @@ def test_the_future_changes_no_bit(parts, rate, length):
 )
 @pytest.mark.parametrize("rate", [1e-3, 0.1, 3.0])
 def test_low_precision_within_twice_the_error_of_the_formula(parts, rate, dtype):
-    case = Case(1, 2, 1, 200, 200, 16, 16, parts, rate, False, 5)
+    within_budget(Case(1, 2, 1, 200, 200, 16, 16, parts, rate, False, 5), dtype)
+
+
+@pytest.mark.parametrize("rate", [0.1, 3.0])
+def test_gradients_of_slopes_are_as_exact_over_several_tiles(rate):
+    for seed in range(6):  # their terms cancel more or less, and positions multiply what is left
+        within_budget(Case(1, 2, 1, 600, 600, 16, 16, ("slopes",), rate, False, seed))
+
+
+def within_budget(case, dtype=torch.float32):
     low = case.tensors(dtype)[0]
     case.tensors = lambda wanted=torch.float64, given=case.tensors: (
         {

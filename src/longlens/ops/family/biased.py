@@ -99,8 +99,10 @@ def _backward(rows: list[Tensor], scale: float) -> list[Tensor]:
         torch.bmm(values[h, key], grads[h, :, query], out=d_score).mul_(weight)
         dk[h, key].baddbmm_(d_score, q[h, query], alpha=scale)
         dq[h, query].baddbmm_(d_score.mT, k[h, key], alpha=scale)
-        d_bias[h, key] += d_score.sum(2)
-        d_bias[h, query] -= d_score.sum(1)  # zero but for rounding, which cancels that above
+        # Positions multiply what these sums are off by, and the large terms are near the diagonal.
+        terms = d_score.double() if key == query else d_score
+        d_bias[h, key] += terms.sum(2)
+        d_bias[h, query] -= terms.sum(1)  # zero but for rounding, which cancels that above
     return [dq, dk, dv, d_bias]
 
 

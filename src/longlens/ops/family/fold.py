@@ -21,7 +21,7 @@ from longlens.ops.family.call import DecayCall, placed, running
 # and half precision asks for fewer.
 ADD_RANGE = {
     torch.float64: 1e5,
-    torch.float32: 128.0,
+    torch.float32: 32.0,
     torch.bfloat16: 8192.0,
     torch.float16: 1024.0,
 }
