@@ -16,7 +16,7 @@ from longlens.cli.parser import UsageError, near
 from longlens.cli.terminal import INTERRUPTED, complain, leave_pipe, plain_output
 
 COMMANDS = {
-    "demo": "train softmax and LaS attention side by side on a CPU, in a minute or two",
+    "demo": "train softmax and LaS attention and two controls on a CPU, in a few minutes",
     "train": "train any mixer on any task, with a record; goes on where it was cut off",
     "evaluate": "measure a trained run again, on any split or another task",
     "predict": "what a trained run says about your own inputs",
