@@ -60,11 +60,11 @@ def parser() -> Parser:
     long = p.add_argument_group("how long")
     long.add_argument("--budget", help="time of the whole audit, as in 60s or 10m (default: 5m)")
     p.add_argument("--no-training", action="store_true",
-                   help="what needs no trained network alone")  # fmt: skip
+                   help="only what needs no trained network")  # fmt: skip
     long.add_argument("--model-budget", help="train all models, each for so long, as in 90s or 8m")
     long.add_argument("--steps", type=int, help="or for so many steps")
     long.add_argument("--epochs", type=float, help="or for so many epochs")
-    long.add_argument("--quick", action="store_true", help="small models and data, five minutes")
+    long.add_argument("--quick", action="store_true", help="small models and data, some minutes")
     p.add_set("an option of `longlens train` for all models, of the task (task_options.KEY) or of "
               "a global mixer (mixer_options.MIXER.KEY)")  # fmt: skip
     p.add_argument("--data", action="append", default=[], help=SUPPRESS)  # in records of old

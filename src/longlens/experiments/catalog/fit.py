@@ -32,7 +32,7 @@ READS = {
 
 EXPERIMENT = Experiment(
     name="fit",
-    title="Attention fits train and validation together: expressiveness is not the obstacle",
+    title="Train and validation fitted together: is expressiveness the obstacle?",
     source="Zimerman & Wolf, ICML 2024, Section 3",
     runs=tuple(
         Run(f"{model}, {task}", "train and validation", merged(TASKS[task], TRAINING, options))
