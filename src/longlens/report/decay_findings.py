@@ -48,7 +48,7 @@ def other_decays(results: Results) -> Answer | None:
     short, said, figures = [], [], []
     for column in found.columns:
         here = {row: cells[row][column] for row in cells if cells[row][column].is_of_one_model}
-        effects = {kind: _effects(here, place) for place, kind in enumerate(("decay", "smoother"))}
+        effects = {kind: _effects(here, n, by=n) for n, kind in enumerate(("decay", "smoother"))}
         if not all(effects.values()):
             continue
         short.append(f"{column}: {_best(here)}.")
@@ -59,7 +59,7 @@ def other_decays(results: Results) -> Answer | None:
         ]
         said.append(
             f"{column}, points that smoothers add beside each decay, mean and 95 % interval (their "
-            f"number): {', '.join(e.text() for e in _smoothed(here))}."
+            f"number): {', '.join(e.text() for e in _effects(here, 1, by=0))}."
         )
         figures.append(_figure(column, here))
     if not short:
@@ -92,23 +92,15 @@ def _best(here: Mapping[str, TableCell]) -> str:
     return joined(parts) + (" (one seed each)" if seeds == {1} else "")
 
 
-def _smoothed(here: Mapping[str, TableCell]) -> list[Effect]:
-    """What smoothers add to none, by the decay that is beside them."""
-    points: dict[str, list[float]] = {}
-    for row, cell in here.items():
-        decay, smoother = row.split(", ")
-        base = here.get(f"{decay}, {NEITHER[1]}")
-        if base is not None and smoother != NEITHER[1] and cell.mean is not None:
-            points.setdefault(decay, []).append(cell.mean - (base.mean or 0.0))
-    return [Effect(name, each) for name, each in points.items()]
+def _effects(here: Mapping[str, TableCell], place: int, by: int) -> list[Effect]:
+    """What decays (place 0) or smoothers (1) add to none, by the name at place ``by`` of a row.
 
-
-def _effects(here: Mapping[str, TableCell], place: int) -> list[Effect]:
-    """Of the decays (place 0) or smoothers (1) in rows that are named after both."""
+    Rows are named after a decay and a smoother.
+    """
     points: dict[str, list[float]] = {}
     for row, cell in here.items():
         names = row.split(", ")
         base = here.get(", ".join([*names[:place], NEITHER[place], *names[place + 1 :]]))
         if base is not None and base is not cell and cell.mean is not None:
-            points.setdefault(names[place], []).append(cell.mean - (base.mean or 0.0))
+            points.setdefault(names[by], []).append(cell.mean - (base.mean or 0.0))
     return [Effect(name, each) for name, each in points.items()]
