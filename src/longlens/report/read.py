@@ -38,10 +38,7 @@ def check_columns(names: Iterable[str], runs: Sequence[Record]) -> None:
             raise ValueError(f"there is no column {name!r}{hint}")
 
 
-_COMPARISONS = {
-    "<=": operator.le, ">=": operator.ge, "!=": operator.ne, "<": operator.lt, ">": operator.gt,
-    "=": operator.eq,
-}  # fmt: skip
+_COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
 def select(runs: Iterable[Record], conditions: Iterable[str]) -> list[Record]:
