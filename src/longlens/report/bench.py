@@ -106,13 +106,13 @@ def bench_table(bench: Bench, everything: bool = False) -> Table:
 
     Columns without a single value are left out.
     """
-    there = [name for name in COLUMNS if any(_given(row.get(name)) for row in bench.rows)]
+    there = [name for name in COLUMNS if any(_cell(name, row) for row in bench.rows)]
     if not everything and kind(bench) in SHORT:
         there = [name for name in there if name in SHORT[kind(bench)]]
     return Table(
         [SHAPES[kind(bench)], *(COLUMNS[name][0] for name in there)],
         [
-            [label, *(_cell(name, row.get(name) or "") for name in there)]
+            [label, *(_cell(name, row) for name in there)]
             for label, row in zip(labels(bench), bench.rows, strict=True)
         ],
     )
@@ -156,9 +156,7 @@ def bench_pictures(bench: Bench, width: int = 400) -> list[tuple[str, str]]:
     if kind(bench) == "step":
         parts = {
             label: {
-                COLUMNS[name][0]: float(row[name])
-                for name in PARTS
-                if _given(row.get(name)) and float(row[name]) > 0
+                COLUMNS[name][0]: value_of(row, name) for name in PARTS if value_of(row, name) > 0
             }
             for label, row in zip(labels(bench), bench.rows, strict=True)
         }
@@ -192,9 +190,9 @@ def _over_length(bench: Bench, where: str, width: int) -> Iterator[tuple[str, st
         ("memory", "peak_mib", "Peak memory of a LaS layer", "MiB"),
     ):
         points = sorted(
-            (float(row["shape"].split(",")[2]), float(row[column]))
+            (float(row["shape"].split(",")[2]), value_of(row, column))
             for row in bench.rows
-            if _given(row.get(column)) and float(row[column]) > 0
+            if value_of(row, column) > 0
         )
         if points:
             yield name, line_chart(
@@ -206,18 +204,19 @@ def _over_length(bench: Bench, where: str, width: int) -> Iterator[tuple[str, st
 def _by_shape(bench: Bench, series: str, column: str) -> dict[str, dict[str, float]]:
     rows: dict[str, dict[str, float]] = {}
     for label, row in zip(labels(bench), bench.rows, strict=True):
-        if _given(row.get(column)) and float(row[column]) > 0:
-            rows.setdefault(label, {})[row[series]] = float(row[column])
+        if (value := value_of(row, column)) > 0:
+            rows.setdefault(label, {})[row[series]] = value
     return rows
 
 
-def _given(text: str | None) -> bool:
-    return bool(text) and text != "nan"
+def value_of(row: Mapping[str, str], column: str) -> float:
+    """The number in a column, NaN where there is none."""
+    return float(row.get(column) or "nan")
 
 
-def _cell(name: str, text: str) -> str:
+def _cell(name: str, row: Mapping[str, str]) -> str:
     write = COLUMNS[name][1]
     if write is None:
-        return text
-    value = float(text) if text else math.nan
+        return row.get(name) or ""
+    value = value_of(row, name)
     return "" if math.isnan(value) else write(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from longlens.report.atlas import atlas_words
 from longlens.report.atlas_chart import atlas_chart
 from longlens.report.audit_chart import audited
 from longlens.report.audits import plain_verdict
-from longlens.report.bench import bench_pictures, kind, title_of
+from longlens.report.bench import bench_pictures, kind, title_of, value_of
 from longlens.report.cells import TableCell, table
 from longlens.report.compare import Difference, joined
 from longlens.report.figures import cell_figure
@@ -58,8 +59,8 @@ def _speed(bench: Bench) -> str:
 
 
 def _ratios(bench: Bench, column: str, name: str = "LaS") -> list[float]:
-    texts = [row.get(column) for row in bench.rows if row["implementation"] == name]
-    return [float(text) for text in texts if text and text != "nan"]
+    values = [value_of(row, column) for row in bench.rows if row["implementation"] == name]
+    return [value for value in values if not math.isnan(value)]
 
 
 def _range(values: Sequence[float]) -> str:
