@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
@@ -18,6 +17,7 @@ from longlens.models.pretrained import WEIGHTS
 from longlens.runs.build import judged, make_job, model_config, spec_of
 from longlens.runs.finished import other_data
 from longlens.runs.record import Record, read_record
+from longlens.tasks.arrays import Array
 from longlens.tasks.batches import Batches
 from longlens.tasks.given import are_whole
 from longlens.tasks.listops import CLOSE, OPERATOR, PAD
@@ -29,7 +29,6 @@ from longlens.training.evaluate import evaluate
 from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.training.scratchpad import answer, write_values
 
-Array = npt.NDArray[Any]
 ROWS = 64  # of a batch of predictions
 
 

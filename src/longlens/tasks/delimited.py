@@ -7,15 +7,13 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
 from longlens.tasks.given import LABELS, Given, are_whole, first_of
 
-Array = npt.NDArray[Any]
 MISSING = ("", "?")
 GAPS = (*MISSING, "na", "n/a", "null", "none")  # among numbers; of labels these are names
 IDS = ("id", "idx")

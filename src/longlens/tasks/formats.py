@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array
 from longlens.tasks.delimited import read_table, without_ends
 from longlens.tasks.errors import DataError
 from longlens.tasks.given import LABELS, Given, first_of
 from longlens.tasks.npy import open_npy
 from longlens.tasks.split import WORDS
 
-Array = npt.NDArray[Any]
 INPUTS = ("inputs", "x", "tokens", "data", "series", "text", "sequence", "values")
 TABLES = (".csv", ".tsv", ".txt")
 ENDINGS = (".npy", ".npz", *TABLES, ".ts", ".parquet")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from longlens.tasks.arrays import Array
 
 LABELS = ("label", "labels", "y", "target", "targets", "class")
 EXACT = 2.0**53  # below it a float64 holds every whole number
@@ -17,7 +18,7 @@ EXACT = 2.0**53  # below it a float64 holds every whole number
 class Given:
     """Examples (length,) or (length, channels), or texts; labels and split, where there are any."""
 
-    examples: Sequence[Any] | npt.NDArray[Any]
+    examples: Sequence[Any] | Array
     labels: Sequence[Any] | None = None
     split: list[str] | None = None
     notes: list[str] = field(default_factory=list)
@@ -25,7 +26,7 @@ class Given:
     label: str | None = None  # the column that the labels were in: other parts have them there, too
 
 
-def are_whole(numbers: npt.NDArray[Any]) -> bool:
+def are_whole(numbers: Array) -> bool:
     """Whether numbers are whole, and integers can hold them: NaN and infinity are not.
 
     >>> are_whole(np.array([1.0, 2.0])), are_whole(np.array([1.0, np.inf]))

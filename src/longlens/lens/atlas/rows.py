@@ -14,7 +14,8 @@ import numpy as np
 
 from longlens.lens.atlas.entries import Entry
 from longlens.lens.audit.probed import probe_points
-from longlens.lens.audit.verdict import SHORT, Floats, plausible, summarise
+from longlens.lens.audit.verdict import SHORT, plausible, summarise
+from longlens.tasks.arrays import Floats
 
 LEARNED = 0.99  # share of draws in which the best model is above chance
 ENDS = [0.05, 0.95]  # of a 90 % interval

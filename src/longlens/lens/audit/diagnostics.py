@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from longlens.lens.audit.probe import (
     Features,
-    Ints,
     Sequences,
     linear_probe,
     ngram_counts,
@@ -19,6 +17,7 @@ from longlens.lens.audit.probe import (
 )
 from longlens.lens.audit.shuffle import KINDS, shuffled
 from longlens.tasks import Split, Task
+from longlens.tasks.arrays import Array, Ints
 from longlens.tasks.order import generator, permutation
 
 BINS = 16  # of floats, and of tokens for mutual information
@@ -31,11 +30,11 @@ NULLS = 20  # label shuffles that give its noise level
 class Sample:
     """Some examples of a split as tokens, with their labels (N,)."""
 
-    sequences: list[npt.NDArray[np.int64]]
+    sequences: list[Ints]
     labels: Ints
 
 
-def sample(split: Split, count: int, edges: npt.NDArray[Any] | None, length: int | None) -> Sample:
+def sample(split: Split, count: int, edges: Array | None, length: int | None) -> Sample:
     """Take ``count`` examples at random; floats become the number of their bin (first channel)."""
     index = np.sort(permutation(len(split), 0)[:count])
     sequences = []
@@ -47,7 +46,7 @@ def sample(split: Split, count: int, edges: npt.NDArray[Any] | None, length: int
     return Sample(sequences, split.targets[index].astype(np.int64))
 
 
-def bin_edges(task: Task) -> npt.NDArray[Any] | None:
+def bin_edges(task: Task) -> Array | None:
     """Quantiles of a float task's first channel; None for tokens."""
     if task.spec.inputs == "tokens":
         return None

@@ -10,9 +10,10 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-Sequences = Sequence[npt.NDArray[np.int64]]
+from longlens.tasks.arrays import Ints
+
+Sequences = Sequence[Ints]
 Features = npt.NDArray[np.float32]
-Ints = npt.NDArray[np.int64]
 BUCKETS = 2048
 PENALTIES = (1e-3, 1e-2, 1e-1)
 _BASE = np.uint64(1_000_003)  # of a number whose digits are tokens: larger than a vocabulary
@@ -34,7 +35,7 @@ def ngram_counts(sequences: Sequences, n: int, buckets: int = BUCKETS) -> Featur
     return np.log1p(out)
 
 
-def _bucket(digits: Sequence[npt.NDArray[np.int64]], buckets: int) -> Ints:
+def _bucket(digits: Sequence[Ints], buckets: int) -> Ints:
     """A bucket for each sequence of numbers; single ones, if they are few, have one each."""
     mixed = np.zeros(len(digits[0]), np.uint64)
     for digit in digits:

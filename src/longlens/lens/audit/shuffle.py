@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from longlens.tasks.arrays import Ints
 
 KINDS = ("within", "between")
 
 
-def shuffled(
-    tokens: npt.NDArray[np.int64], window: int, kind: str, rng: np.random.Generator
-) -> npt.NDArray[np.int64]:
+def shuffled(tokens: Ints, window: int, kind: str, rng: np.random.Generator) -> Ints:
     """One sequence (L,) with the order within, or of, its windows destroyed.
 
     >>> shuffled(np.arange(6), 3, "between", np.random.default_rng(0)).tolist()

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from longlens.tasks.arrays import Bools, Floats
 from longlens.tasks.order import generator
 
 LEVELS = (0.90, 0.95, 0.99)
@@ -34,7 +35,6 @@ SURE = 0.9
 SEEDS = 3  # of every model, for a verdict that is decided
 RULES = 4  # of these rules; a record says by which it was judged
 BOUNDED = ("local", "conv")  # mixers that see a window, as do all whose names end in -chunk
-Floats = npt.NDArray[np.float64]
 
 
 def summarise(
@@ -162,7 +162,7 @@ def _range(
     """The least field that reaches a level (None: none does), and its 90 % interval, if known."""
     fields = np.array([curve[i]["receptive_field"] for i in bounded] + [np.inf])
 
-    def first(hits: npt.NDArray[np.bool_]) -> Floats:
+    def first(hits: Bools) -> Floats:
         every = np.concatenate([hits[:, bounded], np.ones((len(hits), 1), bool)], axis=1)
         return np.asarray(fields[every.argmax(axis=1)])
 

@@ -12,19 +12,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from longlens.lens.probe.ridge import fit_ridge
 from longlens.lens.probe.series import SeriesFeatures
 from longlens.lens.probe.tokens import TokenFeatures
 from longlens.tasks import Split, Task
+from longlens.tasks.arrays import Array, Bools
 from longlens.tasks.order import permutation
 
-Array = npt.NDArray[Any]
 Where = Literal["window", "anywhere", "in place"]
 SOLVE = 3000  # the eigenvalue problem's size: more examples than this have so many features
 MANY, POSITIONS = 12_000, 2_000_000  # features where examples, and their positions, are few
@@ -44,7 +43,7 @@ class Outcome:
     seed: int
     left_out: float
     error: float
-    right: npt.NDArray[np.bool_]
+    right: Bools
     features: int
     seconds: float
 

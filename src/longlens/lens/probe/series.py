@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from longlens.tasks.arrays import Array
 from longlens.tasks.order import generator
 
-Array = npt.NDArray[Any]
 TAPS = 9
 KERNELS = 84
 DILATIONS = 32

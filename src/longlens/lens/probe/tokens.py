@@ -10,16 +10,14 @@ convolution with zero padding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from longlens.tasks.arrays import Array
 from longlens.tasks.order import generator
 
-Array = npt.NDArray[Any]
 Pattern = tuple[int, int]  # tokens, and the distance from one to the next
 NEIGHBOURS = 5
 GAPS = [2, 3, *(k * 2**n for n in range(1, 20) for k in (2, 3))]  # of pairs and triples
