@@ -121,6 +121,18 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(get_close_matches(name, known, n=1)), None)
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """What somebody may have meant, as the end of a message.
+
+    >>> did_you_mean("--mixr", ["--mixer", "--dim"]), did_you_mean("runz", ["runs", "show"])
+    ('; did you mean --mixer?', "; did you mean 'runs'?")
+    """
+    meant = closest(word, known)
+    if meant is None:
+        return ""
+    return f"; did you mean {meant if meant.startswith('-') else repr(meant)}?"
+
+
 def typed(kind: type, values: Any, owner: str, *, convert: bool = False) -> dict[str, Any]:
     """Return ``values`` if they are fields of the dataclass ``kind`` and of their types.
 
@@ -147,9 +159,7 @@ def typed(kind: type, values: Any, owner: str, *, convert: bool = False) -> dict
     hints = get_type_hints(kind)
     for name in values:
         if name not in hints:
-            near = closest(str(name), hints)
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise ValueError(f"{name!r} is no option of {owner}{hint}")
+            raise ValueError(f"{name!r} is no option of {owner}{did_you_mean(str(name), hints)}")
     return {name: _typed(name, value, hints[name], convert) for name, value in values.items()}
 
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from longlens.cli.bench_flex import FLEX, flex_forms
 from longlens.cli.bench_rows import Row, Rows, dtype_name, find_dtype, read_shapes
 from longlens.cli.measure import Work, captured, copy_bandwidth, peak_mebibytes, side_by_side
-from longlens.cli.parser import Parser, UsageError, add_options, defaults_of, near
-from longlens.config import typed
+from longlens.cli.parser import Parser, UsageError, add_options, defaults_of
+from longlens.config import did_you_mean, typed
 from longlens.ops.las import decay_rates, explain, las_attention
 from longlens.ops.las.triton import why_not
 from longlens.runs.run import find_device
@@ -277,7 +277,7 @@ def main(argv: Sequence[str]) -> int:
     name, *words = argv
     if name not in commands:
         raise UsageError(f"command must be one of {', '.join(commands)}, got {name!r}"
-                         f"{near(name, commands)}")  # fmt: skip
+                         f"{did_you_mean(name, commands)}")  # fmt: skip
     parser = Parser(f"bench {name}", (commands[name].__doc__ or "").partition("Args:")[0].rstrip())
     defaults = defaults_of(commands[name])
     add_options(parser, commands[name], [n for n in defaults if n != "changes"], CHOICES)

@@ -16,9 +16,9 @@ from longlens.cli.parser import (
     defaults_of,
     explained,
     key_values,
-    near,
 )
 from longlens.cli.terminal import complain
+from longlens.config import did_you_mean
 from longlens.tables import Table
 from longlens.tasks import gallery, stats
 from longlens.tasks.build import default_workers, find_folder, make_options
@@ -271,6 +271,6 @@ def main(argv: Sequence[str]) -> int:
         return 0
     if argv[0] not in COMMANDS:
         raise UsageError(f"command must be one of {', '.join(COMMANDS)}, got {argv[0]!r}"
-                         f"{near(argv[0], COMMANDS)}")  # fmt: skip
+                         f"{did_you_mean(argv[0], COMMANDS)}")  # fmt: skip
     COMMANDS[argv[0]](argv[1:])
     return 0

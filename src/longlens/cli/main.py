@@ -12,8 +12,9 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from longlens._version import __version__
-from longlens.cli.parser import UsageError, near
+from longlens.cli.parser import UsageError
 from longlens.cli.terminal import INTERRUPTED, complain, leave_pipe, plain_output
+from longlens.config import did_you_mean
 
 COMMANDS = {
     "demo": "train softmax and LaS attention and two controls on a CPU, in a few minutes",
@@ -66,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name = words[0]
     if name not in COMMANDS or not _exists(name):
-        complain("longlens", f"unknown command {name!r}{near(name, COMMANDS)} (longlens --help)")
+        complain(
+            "longlens", f"unknown command {name!r}{did_you_mean(name, COMMANDS)} (longlens --help)"
+        )
         return 2
     try:
         with plain_output():

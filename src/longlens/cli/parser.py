@@ -20,7 +20,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from longlens.config import SYNONYMS, closest
+from longlens.config import SYNONYMS, did_you_mean
 
 # Where files lie says nothing about a result; each takes a value but the flags.
 PLACES = ("--runs", "--root", "--output", "-o", "--plot")
@@ -95,14 +95,14 @@ class Parser(argparse.ArgumentParser):
         for meant in (key, SYNONYMS.get(key, "")):
             if meant.partition(".")[0] in self.settable:
                 return f"there is no option {name}; give --set {meant}=VALUE"
-        return f"there is no option {name}{near(name, self._option_string_actions)}"
+        return f"there is no option {name}{did_you_mean(name, self._option_string_actions)}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             allowed = [str(choice) for choice in action.choices]
             name = action.option_strings[-1] if action.option_strings else action.dest
             self.error(f"{name} must be one of {', '.join(allowed)}, got {value!r}"
-                       f"{near(str(value), allowed)}")  # fmt: skip
+                       f"{did_you_mean(str(value), allowed)}")  # fmt: skip
 
     # ------------------------------------------------------------------ words of many commands
 
@@ -118,18 +118,6 @@ class Parser(argparse.ArgumentParser):
     def add_json(self) -> None:
         """``--json``."""
         self.add_argument("--json", action="store_true", help="print JSON, for scripts")
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """What somebody may have meant.
-
-    >>> near("--mixr", ["--mixer", "--dim"]), near("runz", ["runs", "show"])
-    ('; did you mean --mixer?', "; did you mean 'runs'?")
-    """
-    found = closest(word, known)
-    if found is None:
-        return ""
-    return f"; did you mean {found if found.startswith('-') else repr(found)}?"
 
 
 # ---------------------------------------------------------------------- values

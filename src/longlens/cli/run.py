@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from longlens.cli.parser import Parser, UsageError, key_values, near
+from longlens.cli.parser import Parser, UsageError, key_values
 from longlens.cli.terminal import complain
 from longlens.cli.train import NAMES as TRAIN_OPTIONS
+from longlens.config import did_you_mean
 from longlens.experiments.catalog import NAMES, find
 from longlens.experiments.catalog.base import Experiment
 from longlens.experiments.standins import prepare_stand_in, quick_data
@@ -130,7 +131,7 @@ def read_changes(words: Iterable[str]) -> dict[str, Any]:
     changes = key_values(words)
     for name in changes:
         if (first := name.partition(".")[0]) not in TRAIN_OPTIONS:
-            raise UsageError(f"{first!r} is no option of train{near(first, TRAIN_OPTIONS)}")
+            raise UsageError(f"{first!r} is no option of train{did_you_mean(first, TRAIN_OPTIONS)}")
         if name in ("seed", "runs", "name", "task"):
             raise UsageError(f"--set cannot change {name!r}, which the experiment itself decides")
     return changes

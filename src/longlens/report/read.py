@@ -6,9 +6,9 @@ import operator
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
+from longlens.config import did_you_mean
 from longlens.runs.record import FIELDS, SPLITS, Record
 from longlens.training.options import PLACEMENT, TrainOptions
 
@@ -33,9 +33,7 @@ def check_columns(names: Iterable[str], runs: Sequence[Record]) -> None:
         if name.partition(".")[0] in known or name in known:
             continue
         if all(run.get(name) is None for run in runs):  # options of earlier versions stay columns
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"there is no column {name!r}{hint}")
+            raise ValueError(f"there is no column {name!r}{did_you_mean(name, known)}")
 
 
 _COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}

@@ -7,14 +7,13 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from longlens.config import typed
+from longlens.config import did_you_mean, typed
 from longlens.files import digest
 from longlens.tasks.arrays import Array
 from longlens.tasks.cache import FORMAT, cache_root
@@ -122,9 +121,7 @@ def make_options(info: TaskInfo, values: dict[str, Any]) -> Any:
     """Build a task's options from keyword arguments; raise for a name that it does not have."""
     allowed = [field.name for field in fields(info.options)]
     if unknown := sorted(set(values) - set(allowed)):
-        close = get_close_matches(unknown[0], allowed, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        listed = ", ".join(allowed)
+        hint, listed = did_you_mean(unknown[0], allowed) or ".", ", ".join(allowed)
         raise DataError(f"{info.name} has no option {unknown[0]!r}{hint} Its options: {listed}")
     try:
         values = typed(info.options, values, info.name)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
 
+from longlens.config import did_you_mean
 from longlens.tasks import atomic, images, language, listops, retrieval, text
 from longlens.tasks.build import TaskInfo
 from longlens.tasks.cache import check_name
@@ -240,7 +240,6 @@ def find_task(name: str) -> TaskInfo:
         return TASKS[name]
     if name.startswith("retrieval-"):
         return replace(_PEERREAD, name=check_name(name))
-    near = get_close_matches(name, TASKS, n=1)
-    if near:
-        raise DataError(f"unknown task {name!r}; did you mean {near[0]!r}? (longlens data list)")
+    if meant := did_you_mean(name, TASKS):
+        raise DataError(f"unknown task {name!r}{meant} (longlens data list)")
     raise DataError(f"unknown task {name!r}; there are {', '.join(TASKS)}, and what you import")
