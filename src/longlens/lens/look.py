@@ -20,6 +20,7 @@ from longlens.lens.maps import (
 )
 from longlens.lens.measures import Measures, measure, thin
 from longlens.lens.subjects import Subject
+from longlens.runs.record import rounded
 from longlens.training.provenance import provenance
 
 SCHEMA = 1
@@ -167,7 +168,7 @@ def heads_json(view: View, most: int = 16) -> list[dict[str, Any]]:
             continue
         entry |= measured.to_json()
         if view.entropies is not None:
-            entry["row_entropy"] = float(f"{float(view.entropies[head]):.6g}")
+            entry["row_entropy"] = rounded(float(view.entropies[head]))
         entries.append(entry)
     return entries
 

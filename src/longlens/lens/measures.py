@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from longlens.lens.theorem import check_kernel
+from longlens.runs.record import rounded
 
 FLOOR = 1e-6  # what lies this far below the largest weight is no part of a decay or a picture
 
@@ -41,14 +42,8 @@ class Measures:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, rounded to six significant digits."""
-        values = {
-            name: _short(value) for name, value in vars(self).items() if name != "mass_beyond"
-        }
-        return values | {"mass_beyond": {d: _short(m) for d, m in self.mass_beyond.items()}}
-
-
-def _short(value: float | None) -> float | None:
-    return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
+        plain: dict[str, Any] = rounded(vars(self))
+        return plain
 
 
 def thresholds(length: int) -> list[int]:

@@ -16,6 +16,7 @@ from longlens.lens.look import View
 from longlens.lens.maps import visible_keys
 from longlens.lens.subjects import Subject
 from longlens.models.aspects import ASPECTS, describe
+from longlens.runs.record import thin
 from longlens.tables import Table
 
 Looked = Sequence[tuple[Subject, list[View]]]
@@ -63,13 +64,6 @@ def aspect_table(looked: Looked) -> Table:
     return Table.of(rows)
 
 
-def _evenly(count: int, most: int) -> list[int]:
-    """At most ``most`` of 0 … count - 1, first and last included."""
-    if count <= most:
-        return list(range(count))
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
-
-
 def _points(values: Tensor) -> list[tuple[float, float]]:
     return [(float(x), y) for x, y in enumerate(values.double().tolist())]
 
@@ -93,7 +87,7 @@ def _view_chart(title: str, view: View, where: str, width: int) -> str:
     """Curves of a few heads or channels against distance."""
     word, y_name = AXES[view.view]
     lines = []
-    for style, head in enumerate(_evenly(len(view.kernels), SHOWN)):
+    for style, head in enumerate(thin(range(len(view.kernels)), SHOWN)):
         weights = view.kernels[head].double()
         if view.view != "attention":
             weights = weights / weights.abs().max().clamp_min(1e-300)
@@ -184,7 +178,7 @@ def draw_decay(looked: Looked, length: int = 1024) -> str | None:
         if decay is None:
             continue
         rates, what = decay
-        heads = _evenly(len(rates), SHOWN)
+        heads = thin(range(len(rates)), SHOWN)
         lines = [
             Line(f"head {head}", [(x, math.exp(-float(rates[head]) * x)) for x in some], style)
             for style, head in enumerate(heads)
@@ -208,11 +202,10 @@ def _maps(views: list[View]) -> Iterator[tuple[str, Tensor]]:
     maps = [(view.layer, view.map) for view in views if view.map is not None]
     if len(maps) == 1:
         heads = maps[0][1]
-        for head in _evenly(len(heads), SHOWN):
+        for head in thin(range(len(heads)), SHOWN):
             yield f"head {head}", heads[head]
     else:
-        for number in _evenly(len(maps), SHOWN):
-            layer, heads = maps[number]
+        for layer, heads in thin(maps, SHOWN):
             yield f"layer {layer}, mean of heads", heads.mean(0)
 
 

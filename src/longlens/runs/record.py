@@ -211,15 +211,14 @@ class Record:
                 if isinstance(value := line.get(quantity), int | float):
                     points = curves.setdefault(f"{line['split']}.{quantity}", [])
                     points.append([line["step"], value])
-        rounded = Record(**{name: _rounded(value) for name, value in vars(self).items()})
         return replace(
-            rounded,
+            Record(**rounded(vars(self))),
             status=status,
             error=error,
             options=given_options(self.options),
             epochs=epochs,
             events=[],
-            curves={name: _rounded(thin(points, POINTS)) for name, points in curves.items()},
+            curves={name: rounded(thin(points, POINTS)) for name, points in curves.items()},
         )
 
 
@@ -263,13 +262,18 @@ def thin(points: Sequence[Any], most: int) -> list[Any]:
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """The same JSON value with floats of six significant digits.
+
+    >>> rounded({"a": [1 / 3, 1, None]})
+    {'a': [0.333333, 1, None]}
+    """
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: rounded(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_rounded(inner) for inner in value]
+        return [rounded(inner) for inner in value]
     return value
 
 
