@@ -263,7 +263,7 @@ def is_locked(path: Path) -> bool:
     try:
         with locked(path, str(path)):
             return False
-    except (BusyError, ValueError, OSError):
+    except (ValueError, OSError):  # BusyError, or a file system without locks
         return True
 
 

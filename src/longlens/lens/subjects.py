@@ -17,6 +17,7 @@ from longlens.layers.registry import MIXERS, build, options_of, unknown
 from longlens.models.build import Model, build_model, load_model
 from longlens.models.pretrained import CONFIG, WEIGHTS
 from longlens.runs.record import RECORD, Record, read_record
+from longlens.runs.trained import uses_scratchpad
 from longlens.tasks.batches import Batches
 from longlens.training.randomness import key as seed_key
 from longlens.untrusted import check_shape
@@ -138,7 +139,7 @@ def _run(
             f"{folder} has no weights ({WEIGHTS}): its status is {status!r}; a run's weights are "
             "written when it has finished"
         )
-    if recorded and "scratchpad" in str(recorded.options.get("protocol")).split("+"):
+    if recorded and uses_scratchpad(recorded):
         raise ValueError(
             f"{folder} was trained on a scratchpad, and views show a model on bare inputs"
         )

@@ -42,9 +42,9 @@ def recorded_options(record: Record, **changes: Any) -> TrainOptions:
         raise ValueError(f"{record.folder} holds no options; it was cut off before it began")
     known = {f.name for f in fields(TrainOptions)} - PLACEMENT
     values = {key: value for key, value in record.options.items() if key in known}
-    own = {key: record.options.get(key) for key in ("root",)}
+    values |= {"root": record.options.get("root"), "progress": False}
     try:
-        return TrainOptions.from_values({**values, **own, "progress": False, **changes})
+        return TrainOptions.from_values({**values, **changes})
     except ValueError as error:
         raise ValueError(f"{record.folder} holds options that cannot be used ({error})") from None
 
