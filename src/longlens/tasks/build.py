@@ -11,8 +11,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from longlens.config import did_you_mean, typed
 from longlens.files import digest
 from longlens.tasks.arrays import Array
@@ -203,24 +201,3 @@ def default_workers() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def write_sequences(
-    writer: Writer,
-    split: str,
-    sequences: Sequence[bytes],
-    offset: int,
-    rows: dict[str, Array] | None = None,
-    block_size: int = 5000,
-) -> None:
-    """Write byte strings of varying length as tokens byte+offset, with ``rows`` beside them."""
-    for block, start in enumerate(range(0, len(sequences), block_size)):
-        part = sequences[start : start + block_size]
-        flat = np.frombuffer(b"".join(part), np.uint8)
-        arrays: dict[str, Array] = {
-            "flat": flat.astype(np.uint16) + np.uint16(offset) if offset else flat,
-            "lengths": np.array([len(sequence) for sequence in part], np.int32),
-        }
-        for name, values in (rows or {}).items():
-            arrays[name] = values[start : start + block_size]
-        writer.write_block(split, block, arrays)

@@ -13,7 +13,8 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from longlens.tasks.build import Draft, write_sequences
+from longlens.tasks.arrays import Array
+from longlens.tasks.build import Draft
 from longlens.tasks.errors import DataError, check_least
 from longlens.tasks.fetch import Remote
 from longlens.tasks.order import permutation
@@ -27,6 +28,7 @@ IMDB = Remote(
     "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe",
 )
 PUBLISHED = 25_000
+BLOCK = 5_000  # reviews
 _FILE = re.compile(r"(?:^|.*/)(train|test)/(pos|neg)/[^/]+\.txt$")
 Review = tuple[bytes, int]
 
@@ -137,12 +139,21 @@ def build(draft: Draft) -> tuple[Spec, dict[str, int]]:
     for split, rows in splits.items():
         if not rows:
             raise DataError(f"text: the {split} split would be empty")
-        labels = np.array([label for _, label in rows], np.uint8)
-        texts = [text for text, _ in rows]
-        write_sequences(draft.writer, split, texts, offset=1, rows={"targets": labels})
+        for block, start in enumerate(range(0, len(rows), BLOCK)):
+            draft.writer.write_block(split, block, _as_arrays(rows[start : start + BLOCK]))
     longest = max(len(text) for rows in splits.values() for text, _ in rows)
     sizes = {split: len(rows) for split, rows in splits.items()}
     return replace(spec(options), max_length=longest), sizes
+
+
+def _as_arrays(rows: list[Review]) -> dict[str, Array]:
+    """Reviews as tokens, byte + 1, one after the other."""
+    raw = b"".join(text for text, _ in rows)
+    return {
+        "flat": np.frombuffer(raw, np.uint8).astype(np.uint16) + np.uint16(1),
+        "lengths": np.array([len(text) for text, _ in rows], np.int32),
+        "targets": np.array([label for _, label in rows], np.uint8),
+    }
 
 
 def spec(options: TextOptions) -> Spec:
