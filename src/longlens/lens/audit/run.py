@@ -57,15 +57,14 @@ def audit(options: AuditOptions, save: Callable[[Report], None] | None = None) -
     (3, 's4d')
     """
     task = load_task(options)
-    length = options.training.get("length")
-    longest = min(task.spec.max_length, length or task.spec.max_length)
-    fields = options.receptive_fields(longest)
-    report = empty_report(options, task, fields, longest)
+    report = empty_report(options, task)
     save = save or (lambda values: None)
     say(options, "diagnostics" if options.diagnostics else "linear probes")
-    report["diagnostics"] = diagnose(task, options.quick, length, not options.diagnostics)
+    report["diagnostics"] = diagnose(
+        task, options.quick, options.training.get("length"), not options.diagnostics
+    )
     save(report)
-    models = _models(options, task, fields)
+    models = _models(options, task, report["options"]["fields"])
     records: dict[int, Record] = {}
 
     def each(place: int, record: Record) -> None:
@@ -93,15 +92,16 @@ def load_task(options: AuditOptions) -> Task:
     return with_easier_sets(task, options.root) if options.training.get("mix_easier") else task
 
 
-def empty_report(options: AuditOptions, task: Task, fields: list[int], longest: int) -> Report:
+def empty_report(options: AuditOptions, task: Task) -> Report:
     """Everything that is known of an audit before anything was measured."""
+    longest = min(task.spec.max_length, options.training.get("length") or task.spec.max_length)
     return {
         "schema": SCHEMA,
         "kind": "audit",
         "task": options.task,
         "metric": "accuracy",
         "started": now(),
-        "options": _options(options, fields),
+        "options": _options(options, options.receptive_fields(longest)),
         "data": task.describe(),
         "shown": shown_examples(task),
         "certificate": certificate_of(task.name, task.options),

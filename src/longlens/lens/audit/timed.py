@@ -76,11 +76,9 @@ def timed_audit(
     ['probe 3', 'probe 9', 'probe, anywhere', 'probe, in place']
     """
     clock = Clock(seconds(total), time.monotonic() if began is None else began)
-    task = load_task(options)
-    length = options.training.get("length")
-    longest = min(task.spec.max_length, length or task.spec.max_length)
-    fields = options.receptive_fields(longest)
-    report = empty_report(options, task, fields, longest)
+    task, length = load_task(options), options.training.get("length")
+    report = empty_report(options, task)
+    fields = report["options"]["fields"]
     report["options"].pop("budget", None)  # of each model: their records have it
     report["options"]["total"] = total
     report |= {"probes": [], "open": []}
