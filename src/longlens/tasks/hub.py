@@ -94,7 +94,8 @@ def import_dataset(
     11
 
     """
-    options: dict[str, Any] = dict(validation=validation, test=test, seed=seed)
-    options.update(root=root, replace=replace)
     given = read_dataset(dataset, name, label)
-    return import_given(given, name, name, kind, inputs, **options)
+    return import_given(
+        given, name, name, kind, inputs, validation=validation, test=test, seed=seed, root=root,
+        replace=replace,
+    )  # fmt: skip

@@ -106,9 +106,10 @@ def import_file(
         given.split = np.asarray(read_file(Path(split)).examples).tolist()
     if given.labels is None:
         raise DataError(f"{source} has inputs alone; give targets (--targets FILE) as well")
-    options: dict[str, Any] = dict(validation=validation, test=test, seed=seed)
-    options.update(root=root, replace=replace)
-    return import_given(given, source, name or name_of(source), kind, inputs, **options)
+    return import_given(
+        given, source, name or name_of(source), kind, inputs, validation=validation, test=test,
+        seed=seed, root=root, replace=replace,
+    )  # fmt: skip
 
 
 def import_given(
