@@ -13,8 +13,9 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType
@@ -248,10 +249,6 @@ def add_options(
             more = {"nargs": "?", "const": True, "metavar": "true|false"}
         flags = ["-o"] if name == "output" else []
         group.add_argument(
-            *flags, f"--{name}", type=_reader(hint), default=argparse.SUPPRESS,
+            *flags, f"--{name}", type=partial(read_value, hint=hint), default=argparse.SUPPRESS,
             help=docs.get(name, "").replace("%", "%%") + shown, **more,
         )  # fmt: skip
-
-
-def _reader(hint: Any) -> Callable[[str], Any]:
-    return lambda text: read_value(text, hint)
