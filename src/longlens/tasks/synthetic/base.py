@@ -11,7 +11,7 @@ import numpy as np
 
 from longlens.tasks.arrays import Array
 from longlens.tasks.build import Draft
-from longlens.tasks.errors import DataError, check_least
+from longlens.tasks.errors import check_least
 from longlens.tasks.order import generator
 from longlens.tasks.spec import SPLITS, Spec
 
@@ -37,10 +37,7 @@ class SyntheticOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_least(self, train=1, validation=1, test=1, seed=0)
-        for name, least in self.least().items():
-            if getattr(self, name) < least:
-                raise DataError(f"{name} must be {least} or more, got {getattr(self, name)}")
+        check_least(self, "", train=1, validation=1, test=1, seed=0, **self.least())
 
     def least(self) -> dict[str, int]:
         """The least value of each option that has one, given the others."""
