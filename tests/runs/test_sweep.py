@@ -18,6 +18,7 @@ from longlens.runs.search import parse, tune
 from longlens.training.faults import Stopped
 from longlens.training.loop import Trainer
 from longlens.training.options import TrainOptions
+from tests.training.runs import without_times
 
 SIZES = {"length": 16, "train": 32, "validation": 8, "test": 8}
 
@@ -177,7 +178,7 @@ def test_processes_find_what_one_process_finds(tmp_path):
     here = sweep(cells)
     elsewhere = sweep([{**cell, "runs": str(tmp_path / "many")} for cell in cells], workers=2)
     for one, other in zip(here, elsewhere, strict=True):
-        one, other = (replace(r.without_times(), options={}) for r in (one, other))
+        one, other = (replace(without_times(r), options={}) for r in (one, other))
         assert one == other and one.metrics
 
 

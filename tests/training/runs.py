@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from longlens.runs.record import read_record
+from longlens.runs.record import Record, read_record
 from longlens.training.log import read_curves
 from longlens.training.options import TrainOptions
 
 WATCHES = ("seconds", "tokens_per_second")  # of a line of the curves
+# Records of two equal runs differ in these alone.
+TIMES = ("started", "ended", "events", "speed", "train_seconds", "wall_seconds", "peak_memory_mib")
 
 
 def tiny(folder: Path, **changes: Any) -> TrainOptions:
@@ -47,13 +49,19 @@ def tiny(folder: Path, **changes: Any) -> TrainOptions:
     return TrainOptions(**(values | changes))
 
 
+def without_times(record: Record) -> Record:
+    """What two equal runs share."""
+    blank = Record(status="")
+    return replace(record, **{name: getattr(blank, name) for name in TIMES})
+
+
 def outcome(folder: Path) -> dict[str, Any]:
     """All of a finished run that must not depend on when it was cut off."""
     curves = [
         {key: value for key, value in line.items() if key not in WATCHES}
         for line in read_curves(folder)
     ]
-    record = read_record(folder).without_times()
+    record = without_times(read_record(folder))
     options = {
         key: value
         for key, value in record.options.items()

@@ -32,8 +32,6 @@ CUT_OFF = "cut off"  # the status of a run that was killed: it says running, and
 LOCK = ".lock"  # in a run's folder, held by the process that trains it
 POINTS = 60  # of a thinned curve
 DIGITS = 6  # significant ones of a thinned record
-# Two equal runs differ in these alone.
-TIMES = ("started", "ended", "events", "speed", "train_seconds", "wall_seconds", "peak_memory_mib")
 # Short names of places in a record, for `longlens runs`.
 FIELDS = {
     "tokens/s": "speed.tokens_per_second", "flop/s": "speed.flops_per_second",
@@ -182,11 +180,6 @@ class Record:
         """The metrics by group: {"accuracy_by_depth": {"3": {"accuracy": 0.5, "count": 8}}}."""
         metrics = self.metrics.get(split) or {}
         return {name: table for name, table in metrics.items() if isinstance(table, dict)}
-
-    def without_times(self) -> Record:
-        """What two equal runs share."""
-        blank = Record(status="")
-        return replace(self, **{name: getattr(blank, name) for name in TIMES})
 
     def without_end(self) -> Record:
         """What is known of a run of which pretraining alone has a record: this one."""
