@@ -15,23 +15,16 @@ from longlens.ops.las.plan import Assumed, Plan
 from longlens.ops.rotary import rotary_angles, rotate
 
 from .cases import Case, cases, error, local_cases, over_budget, run
-from .oracle import oracle
 from .test_exact import check
 from .test_kernels import SLOW, refused, short
 from .test_plan import recorded
+from .test_reference import check_definition
 
 
 @settings(max_examples=60)
 @given(local_cases(lengths=(1, 2, 3, 7, 13)))
 def test_reference_is_the_definition(case):
-    q, k, v, alpha, mask, _ = case.tensors()
-    found = las_attention(
-        q, k, v, alpha=alpha, key_mask=mask, enable_gqa=True, impl="reference", **case.options
-    )
-    arrays = {"alpha": alpha, "key_mask": mask}
-    arrays = {name: None if t is None else t.numpy() for name, t in arrays.items()}
-    expected = oracle(q.numpy(), k.numpy(), v.numpy(), **arrays, **case.options)
-    assert error(found, torch.from_numpy(expected)) < 1e-12
+    check_definition(case)
 
 
 def test_a_row_worked_by_hand():
