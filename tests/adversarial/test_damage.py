@@ -18,7 +18,6 @@ import contextlib
 import io
 import lzma
 import shutil
-import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -98,15 +97,6 @@ def attack_interrupted(folder: Path, count: int) -> Counter:
     return attack("interrupted preparations", files + len(files) * [journal], judge, count)
 
 
-def xz_tar(path: Path, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:xz") as archive:
-        for name, data in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return path
-
-
 def compressed_sources(folder: Path) -> dict[str, tuple[str, list[Path], Path, dict[str, object]]]:
     """Kind -> task, files to damage, source, options."""
     rng = np.random.default_rng(SEED)
@@ -119,7 +109,7 @@ def compressed_sources(folder: Path) -> dict[str, tuple[str, list[Path], Path, d
     text = bytes(rng.integers(97, 123, 400, dtype=np.uint8))
     archives = {
         "text, tar.gz": ("text", layouts.write_tar(folder / "a.tar.gz", imdb), small),
-        "text, tar.xz": ("text", xz_tar(folder / "a.tar.xz", imdb), small),
+        "text, tar.xz": ("text", layouts.write_tar(folder / "a.tar.xz", imdb, "w:xz"), small),
         "text, zip": ("text", layouts.write_zip(folder / "a.zip", imdb), small),
         "image, tar.gz": ("image", layouts.write_tar(folder / "c.tar.gz",
                                                      layouts.cifar_files(rng, 2)), small),

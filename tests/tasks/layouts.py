@@ -122,8 +122,8 @@ def write_folder(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-def write_tar(path: Path, files: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
+def write_tar(path: Path, files: dict[str, bytes], mode: str = "w:gz") -> Path:
+    with tarfile.open(path, mode) as archive:
         for name, data in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(data)
