@@ -1,14 +1,13 @@
 """`longlens train` as a user meets it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from longlens.cli.main import main
 from longlens.cli.train import parse
 from longlens.runs.record import read_record
+from tests.alone import run_alone
 from tests.training.runs import tiny
 
 
@@ -85,31 +84,9 @@ def test_wrong_words_are_named(run_options, capsys, wrong, code, message):
     assert message in capsys.readouterr().err
 
 
-ALONE = r"""
-import importlib.metadata, json, pathlib, re, sys
-
-def closure(names):  # what these packages need themselves
-    found = set()
-    while names:
-        name = names.pop()
-        if name in found:
-            continue
-        found.add(name)
-        try:
-            needs = importlib.metadata.requires(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        names |= {re.split(r"[^\w-]", n)[0].lower() for n in needs if "extra ==" not in n}
-    return {name.replace("-", "_") for name in found}
-
-allowed = closure({"torch", "numpy", "safetensors", "filelock"}) | {"longlens"}
-blocked = {
-    top for top, dists in importlib.metadata.packages_distributions().items()
-    if not any(d.lower().replace("-", "_") in allowed for d in dists)
-}
-assert {"rich", "pytest", "huggingface_hub", "yaml"} <= blocked
-sys.modules.update(dict.fromkeys(blocked | {"triton", "transformers"}))  # None: not found
-
+ALONE = """
+import json, pathlib
+assert {"huggingface_hub", "yaml"} <= blocked
 from longlens.cli.main import main
 from longlens.cli.train import parse
 assert main(json.loads(sys.argv[1])) == 0
@@ -121,9 +98,5 @@ Model.from_pretrained(folder)
 
 def test_training_needs_torch_numpy_safetensors_and_filelock_alone(tmp_path):
     arguments = json.dumps(["train", *words(tiny(tmp_path, steps=3))])
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, arguments, str(tmp_path / "runs")],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    needed = ["torch", "numpy", "safetensors", "filelock"]
+    run_alone(ALONE, needed, arguments, str(tmp_path / "runs"))
