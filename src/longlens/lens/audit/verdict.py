@@ -67,13 +67,11 @@ def summarise(
         raw = draws >= level * draws[:, place : place + 1]
         gain = draws - chance >= level * (draws[:, place : place + 1] - chance)
         mean = np.array([[row["test"] for row in curve]])
-        ranges["of_accuracy"][key] = _range(curve, bounded, (mean >= level * best["test"])[0], raw)
-        ranges["of_gain"][key] = _range(
-            curve, bounded, (mean - chance >= level * (best["test"] - chance))[0], gain
-        )
+        reached, gained = mean >= level * best["test"], mean - chance >= level * best["gain"]
+        ranges["of_accuracy"][key] = _range(curve, bounded, reached, raw)
+        ranges["of_gain"][key] = _range(curve, bounded, gained, gain)
     summary["ranges"] = ranges
-    verdict = _verdict({**summary, "curve": curve}, draws, bounded, place, floor)
-    return {**summary, "curve": every, "verdict": verdict}
+    return summary | {"verdict": _verdict(summary, curve, draws, bounded, place, floor)}
 
 
 def plausible(
@@ -157,20 +155,21 @@ def bootstrap(count: int) -> npt.NDArray[np.float32]:
 
 
 def _range(
-    curve: list[dict[str, Any]], bounded: list[int], reached: Any, draws: Any
+    curve: list[dict[str, Any]], bounded: list[int], reached: Bools, drawn: Bools
 ) -> dict[str, Any]:
     """The least field that reaches a level (None: none does), and its 90 % interval, if known."""
-    fields = np.array([curve[i]["receptive_field"] for i in bounded] + [np.inf])
-
-    def first(hits: Bools) -> Floats:
-        every = np.concatenate([hits[:, bounded], np.ones((len(hits), 1), bool)], axis=1)
-        return np.asarray(fields[every.argmax(axis=1)])
-
-    least = first(np.asarray(reached)[None])[0]
-    low, high = np.quantile(first(np.asarray(draws)), [0.05, 0.95], method="nearest")
+    least = _least_field(curve, bounded, reached)[0]
+    low, high = np.quantile(_least_field(curve, bounded, drawn), [0.05, 0.95], method="nearest")
     as_field = [None if value == np.inf else int(value) for value in (least, low, high)]
     several = min(row["seeds"] for row in curve) > 1
     return {"receptive_field": as_field[0], "interval": as_field[1:] if several else None}
+
+
+def _least_field(curve: list[dict[str, Any]], bounded: list[int], reached: Bools) -> Floats:
+    """The least field that reaches a level in each draw (N, models); infinity where none does."""
+    fields = np.array([curve[i]["receptive_field"] for i in bounded] + [np.inf])
+    every = np.concatenate([reached[:, bounded], np.ones((len(reached), 1), bool)], axis=1)
+    return np.asarray(fields[every.argmax(axis=1)])
 
 
 def _category(needed: Floats, widest: int, length: int) -> npt.NDArray[np.str_]:
@@ -184,12 +183,13 @@ def _category(needed: Floats, widest: int, length: int) -> npt.NDArray[np.str_]:
 
 def _verdict(
     summary: dict[str, Any],
+    curve: list[dict[str, Any]],
     draws: Floats,
     bounded: list[int],
     place: int,
     floor: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    curve, chance, length = summary["curve"], summary["chance"], summary["length"]
+    chance, length = summary["chance"], summary["length"]
     best, seeds = summary["best"], min(row["seeds"] for row in curve)
     learned = (draws > chance).mean(axis=0) >= 0.99
     if not learned[place]:
@@ -200,11 +200,10 @@ def _verdict(
         return _nothing(text, seeds, floor)
     if not bounded:
         return _nothing("no bounded model was trained", seeds, floor)
-    fields = np.array([curve[i]["receptive_field"] for i in bounded] + [np.inf])
+    fields = np.array([curve[i]["receptive_field"] for i in bounded])
     hits = draws - chance >= 0.95 * (draws[:, place : place + 1] - chance)
-    every = np.concatenate([hits[:, bounded], np.ones((len(hits), 1), bool)], axis=1)
-    widest = int(fields[:-1].max())
-    drawn = _category(fields[every.argmax(axis=1)], widest, length)
+    widest = int(fields.max())
+    drawn = _category(_least_field(curve, bounded, hits), widest, length)
     needed = summary["ranges"]["of_gain"]["0.95"]["receptive_field"]
     category = str(_category(np.array([needed or np.inf]), widest, length)[0])
     confidence = float((drawn == category).mean()) if seeds > 1 else None
@@ -220,7 +219,7 @@ def _verdict(
     )
     asked = top if reason is None and not conclusive else None
     doubts = list(_doubts(best, asked, seeds, confidence, floor))
-    if reason is None and (borders := _untried(needed, fields[:-1], length)):
+    if reason is None and (borders := _untried(needed, fields, length)):
         doubts.append(
             f"a field of {' or '.join(map(str, borders))}, the border to another verdict, was not "
             "tried (--fields)"
