@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MARGIN, TOP, FLOOR = 46, 46, 40
 LEVELS = (6, 7, 5, 4)  # styles
 FAINT = 'stroke="currentColor" opacity=".6"'
+Values = Mapping[str, Mapping[str, float]]  # by category and series
 
 
 def line_chart(
@@ -132,13 +133,13 @@ def _x_range(numbers: Sequence[float], log: bool) -> tuple[Callable[[float], flo
 
 def dot_chart(
     title: str,
-    rows: Mapping[str, Mapping[str, float]],
+    rows: Values,
     x_name: str,
     y_name: str = "",
     *,
-    hollow: Mapping[str, Mapping[str, float]] | None = None,
-    spread: Mapping[str, Mapping[str, float]] | None = None,
-    levels: Mapping[str, Mapping[str, float]] | None = None,
+    hollow: Values | None = None,
+    spread: Values | None = None,
+    levels: Values | None = None,
     digits: int | None = None,
     log: bool = True,
     reference: float | None = None,
@@ -163,13 +164,7 @@ def dot_chart(
     scale, x0, x1 = _x_range(numbers, log)
     longest = LETTER * max(map(len, rows))
     names = {row: wrapped(row, width - 24) for row in rows} if longest > 0.45 * width else {}
-    written = {} if digits is None else {
-        (row, name): f"{value:.{digits}f}"
-        + (f" ± {spread[row][name]:.{digits}f}" if name in spread.get(row, {}) else "")
-        + (f" ({hollow[row][name]:.{digits}f})" if name in hollow.get(row, {}) else "")
-        for row, values in rows.items()
-        for name, value in values.items()
-    }  # fmt: skip
+    written = {} if digits is None else _written(rows, hollow, spread, digits)
     wide = LETTER * max(map(len, written.values()), default=0)
     left, right = 16 if names else 16 + longest, width - 16 - wide
     lane = min(3.0, 12 / len(series)) if digits is None else 15.0  # equal values are seen as two
@@ -227,6 +222,20 @@ def dot_chart(
             entries.append((name, level(11, -12, 16, style)))
     drawn, bottom = legend(entries, width, bottom + 6)
     return frame(title, y_name, width, bottom, [*parts, *drawn])
+
+
+def _written(
+    rows: Values, hollow: Values, spread: Values, digits: int
+) -> dict[tuple[str, str], str]:
+    """The words beside dots: a value, its spread, and in parentheses what was published."""
+    words = {}
+    for row, values in rows.items():
+        bars, published = spread.get(row, {}), hollow.get(row, {})
+        for name, value in values.items():
+            bar = f" ± {bars[name]:.{digits}f}" if name in bars else ""
+            beside = f" ({published[name]:.{digits}f})" if name in published else ""
+            words[row, name] = f"{value:.{digits}f}{bar}{beside}"
+    return words
 
 
 def heat_map(
