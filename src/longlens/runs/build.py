@@ -102,21 +102,8 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
     return ModelConfig(**values)
 
 
-def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
-    """Check that options can be run: their model, built without memory and without data.
-
-    Args:
-        options: what to build.
-        spec: of the task; None: as its options say. (Of an imported task, the data say it.)
-
-    Raises:
-        ValueError: they cannot be run; the message names what is wrong.
-
-    >>> model = build_on_meta(TrainOptions(task="wikitext103", mixer="las", dim=768))
-    >>> next(model.parameters()).shape, next(model.parameters()).is_meta
-    (torch.Size([267735, 768]), True)
-    """
-    spec = spec or spec_of(options)
+def check_task(options: TrainOptions, spec: Spec) -> None:
+    """Raise ValueError where options ask for what the task does not have."""
     if "augment" in options.protocols and options.task not in augment.AUGMENTED:
         raise ValueError(
             f"protocol {options.protocol!r}: nothing is known to augment {options.task}"
@@ -138,6 +125,24 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
         raise ValueError(f"train_on={options.train_on}: splits of {options.task} cannot be joined")
     if options.length is not None and spec.kind == "regression":
         raise ValueError(f"length would cut the targets of {options.task} off; use task_options")
+
+
+def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
+    """Check that options can be run: their model, built without memory and without data.
+
+    Args:
+        options: what to build.
+        spec: of the task; None: as its options say. (Of an imported task, the data say it.)
+
+    Raises:
+        ValueError: they cannot be run; the message names what is wrong.
+
+    >>> model = build_on_meta(TrainOptions(task="wikitext103", mixer="las", dim=768))
+    >>> next(model.parameters()).shape, next(model.parameters()).is_meta
+    (torch.Size([267735, 768]), True)
+    """
+    spec = spec or spec_of(options)
+    check_task(options, spec)
     config = model_config(options, spec)
     if not any(isinstance(value, list) for value in options.mixer_options.values()):
         config = replace(config, depth=1)  # blocks are alike: one stands for all
