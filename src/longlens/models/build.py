@@ -19,7 +19,8 @@ from longlens.models.pretrained import CONFIG, WEIGHTS, Pretrained, check_fit, r
 from longlens.weights import load_tensors
 
 RESIDUALS = ("float32", "autocast")
-HEADS = ("classification", "matching", "regression", "language", "denoising")
+TOKEN_HEADS = ("language", "denoising")  # logits of a token at every position
+HEADS = ("classification", "matching", "regression", *TOKEN_HEADS)
 
 
 def build_mixer(config: ModelConfig, block: int = 0) -> nn.Module:
@@ -27,7 +28,7 @@ def build_mixer(config: ModelConfig, block: int = 0) -> nn.Module:
     known = options_of(config.mixer)
     options = _of_block(config, block)
     # A CLS position makes every sequence one longer.
-    length = config.max_length + (config.pooling == "cls" and config.head not in HEADS[3:])
+    length = config.max_length + (config.pooling == "cls" and config.head not in TOKEN_HEADS)
     if "max_length" in known:
         options.setdefault("max_length", length)
     if config.bidirectional is not None:
@@ -67,7 +68,7 @@ def build_head(config: ModelConfig, encoding: InputEncoding) -> nn.Module:
     """The head that ``config.head`` names."""
     if config.head not in HEADS:
         raise unknown("head", config.head, HEADS)
-    if config.head in ("language", "denoising"):
+    if config.head in TOKEN_HEADS:
         if config.vocab_size is None:
             raise ValueError(f"head={config.head!r} predicts tokens: vocab_size must not be None")
         if config.numbers and config.tie_embeddings:
@@ -108,10 +109,9 @@ class Model(Pretrained):
             raise unknown("pooling", config.pooling, POOLINGS)
         if config.residual not in RESIDUALS:
             raise unknown("residual", config.residual, RESIDUALS)
-        token_head = config.head in ("language", "denoising")
         if config.pooling == "none" and config.head in ("classification", "matching"):
             raise ValueError(f"pooling='none' is for regression, got head={config.head!r}")
-        cls = config.pooling == "cls" and not token_head
+        cls = config.pooling == "cls" and config.head not in TOKEN_HEADS
         self.pairs = config.head == "matching"
         self.encoding = InputEncoding(
             config.dim,
