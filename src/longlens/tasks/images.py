@@ -168,11 +168,7 @@ def build_image(draft: Draft) -> tuple[Spec, dict[str, int]]:
         test = _cifar_batch(contents["test_batch.bin"], "test_batch.bin")
     elif "images.npy" in contents and "labels.npy" in contents:
         array = read_npy(contents["images.npy"], "images.npy")
-        if (
-            array.ndim < 3
-            or array.dtype != np.uint8
-            or array.shape[1:] not in ((32, 32), (32, 32, 3))
-        ):
+        if array.dtype != np.uint8 or array.shape[1:] not in ((32, 32), (32, 32, 3)):
             raise DataError(
                 "images.npy must be uint8, (N, 32, 32) in gray or (N, 32, 32, 3) in colour, got "
                 f"{array.dtype} {array.shape}"
@@ -182,7 +178,7 @@ def build_image(draft: Draft) -> tuple[Spec, dict[str, int]]:
                 f"image: color=True, but images.npy {array.shape} is gray; give the official "
                 "archive, its batches, or images.npy (N, 32, 32, 3)"
             )
-        pixels = array.astype(np.uint8, copy=False).reshape(-1, 1024, *array.shape[3:])
+        pixels = array.reshape(-1, 1024, *array.shape[3:])
         numbers = read_npy(contents["labels.npy"], "labels.npy")
         if numbers.dtype.kind not in "ui" or numbers.shape != array.shape[:1]:
             raise DataError(

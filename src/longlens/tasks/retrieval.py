@@ -23,7 +23,7 @@ from longlens.tasks.fetch import Remote
 from longlens.tasks.order import generator, permutation
 from longlens.tasks.progress import Progress
 from longlens.tasks.spec import SPLITS, Spec
-from longlens.tasks.writer import Arrays, Writer
+from longlens.tasks.writer import Writer
 from longlens.untrusted import parse_json
 
 LRA = Remote(  # nobody published a checksum; the manifest records the one that was found
@@ -116,8 +116,8 @@ def _write_pairs(writer: Writer, split: str, rows: Iterable[tuple[int, int, int]
         if not (part := list(islice(rows, PAIRS_IN_BLOCK))):
             break
         table = np.array(part, np.int32)
-        targets: Arrays = {"targets": table[:, 0].astype(np.uint8)}
-        writer.write_block(split, block, {"pairs": table[:, 1:].copy(), **targets})
+        pairs, targets = table[:, 1:].copy(), table[:, 0].astype(np.uint8)
+        writer.write_block(split, block, {"pairs": pairs, "targets": targets})
         total += len(part)
     if not total:
         raise DataError(f"retrieval: the {split} split holds no pair")
