@@ -34,10 +34,10 @@ def chances(results: Results) -> Chances:
         chance, most = measured.get("chance", audit.get("chance")), measured.get("majority") or 0
         if chance is not None:
             task = str(audit.get("task"))
-            known[task] = known[_data(audit.get("options") or {}, task)] = {"chance": 100 * chance}
+            data = _data(audit.get("options") or {}, task)
+            known[task] = known[data] = {"chance": 100 * chance}
             if most > chance + 0.005:
-                of_data = {"always the commonest class": 100 * most}
-                known[_data(audit.get("options") or {}, task)] = known[task] | of_data
+                known[data] = known[task] | {"always the commonest class": 100 * most}
     return known
 
 
