@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Linear probes of the diagnostics, and how many neighbouring positions each looks at.
-LOCAL = {"bag_of_tokens": 1, "bigrams": 2, "trigrams": 3}
+# Linear probes of the diagnostics: those that look at one to three neighbouring positions, and all.
+LOCAL = ("bag_of_tokens", "bigrams", "trigrams")
 PROBES = (*LOCAL, "tokens_in_place")
 
 
