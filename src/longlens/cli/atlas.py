@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
     atlas = make_atlas(
         entries, runs=args.runs, root=args.root, budget=args.budget, progress=args.progress,
         collect=args.collect,
-        mixers=tuple(name for name in args.mixers.split(",") if name), each=save,
+        mixers=tuple(filter(None, args.mixers.split(","))), each=save,
     )  # fmt: skip
     print(f"{atlas_table(atlas).text()}\n{args.output}\n{page}")
     return 0

@@ -169,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
                          "epochs (of each model)")  # fmt: skip
     fields, with_global = read_fields(args.fields)
     with_global = with_global and not args.no_training
-    mixers = tuple(name for name in args.mixers.split(",") if name) if with_global else ()
+    mixers = tuple(filter(None, args.mixers.split(","))) if with_global else ()
     training = TrainOptions.from_values(given).to_json()  # of the right types
     options = AuditOptions(
         task=args.task,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from longlens.lens.audit.floor import LOCAL
 from longlens.lens.audit.probe import (
     Features,
     Sequences,
@@ -19,6 +21,7 @@ from longlens.lens.audit.shuffle import KINDS, shuffled
 from longlens.tasks import Split, Task
 from longlens.tasks.arrays import Array, Ints
 from longlens.tasks.order import generator, permutation
+from longlens.tasks.spec import SPLITS
 
 BINS = 16  # of floats, and of tokens for mutual information
 WINDOWS = (2, 4, 8, 16, 64, 256, 1024)
@@ -81,18 +84,13 @@ def diagnose(
     sizes = (2000, 500, 1000) if quick else (8000, 1000, 4000)
     edges = bin_edges(task)
     parts = [
-        sample(task[name], size, edges, length)
-        for name, size in zip(("train", "validation", "test"), sizes, strict=True)
+        sample(task[name], size, edges, length) for name, size in zip(SPLITS, sizes, strict=True)
     ]
-    measured["examples"] = {
-        name: len(part.labels)
-        for name, part in zip(("train", "validation", "test"), parts, strict=True)
-    }
+    measured["examples"] = {n: len(part.labels) for n, part in zip(SPLITS, parts, strict=True)}
     classes = spec.num_classes
     vocabulary = spec.vocab_size if edges is None and spec.vocab_size else BINS
-    measured["bag_of_tokens"] = _probe(parts, lambda s: ngram_counts(s, 1), classes)
-    measured["bigrams"] = _probe(parts, lambda s: ngram_counts(s, 2), classes)
-    measured["trigrams"] = _probe(parts, lambda s: ngram_counts(s, 3), classes)
+    for n, name in enumerate(LOCAL, 1):
+        measured[name] = _probe(parts, partial(ngram_counts, n=n), classes)
     measured["tokens_in_place"] = _probe(parts, placed_tokens, classes)
     if probes_only:
         return measured

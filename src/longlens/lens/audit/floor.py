@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Linear probes of the diagnostics: those that look at one to three neighbouring positions, and all.
-LOCAL = ("bag_of_tokens", "bigrams", "trigrams")
+# Linear probes of the diagnostics.
+LOCAL = ("bag_of_tokens", "bigrams", "trigrams")  # of 1, 2 and 3 neighbouring positions
 PROBES = (*LOCAL, "tokens_in_place")
 
 
