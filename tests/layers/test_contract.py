@@ -87,6 +87,20 @@ def test_a_module_in_bfloat16_is_the_module_of_its_rounded_weights(key, directio
 
 
 @every_case
+def test_the_default_dtype_is_that_of_new_weights_alone(key, direction):
+    """Programs set it to bfloat16 to load large models; positions and rates stay exact."""
+    mixer, x = make(key, DIM, max_length=500, **direction), torch.randn(1, 500, DIM)
+    exact = mixer(x)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        torch.testing.assert_close(mixer(x), exact, rtol=0, atol=1e-6)
+        made = make(key, DIM, max_length=500, **direction)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert made(x.bfloat16()).isfinite().all()
+
+
+@every_case
 def test_padded_batch_equals_single_examples(key, direction):
     mixer = make(key, DIM, **direction).double()
     x, mask = padded_batch([23, 9, 1], dtype=torch.float64)

@@ -191,6 +191,16 @@ def test_sinusoids_are_sines_and_cosines():
     assert sinusoids(3, 5).shape == (3, 5)
 
 
+def test_sinusoids_in_half_precision_are_rounded_once():
+    exact = sinusoids(1000, 6)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        code = sinusoids(1000, 6)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(code, exact.bfloat16())
+
+
 def test_masked_batch_norm_is_batch_norm_of_the_real_tokens():
     ours, theirs = MaskedBatchNorm(4), nn.BatchNorm1d(4)
     for _ in range(3):

@@ -25,7 +25,7 @@ from longlens.ops.masked import safe_with
 
 
 def alibi_slopes(num_heads: int) -> Tensor:
-    """M for every head, (H,).
+    """M for every head, (H,), float32.
 
     Between two powers of two, P and 2P, P heads have the slopes of P heads, and the others take
     every second slope of 2P heads, from the first on, as in the authors' code.
@@ -36,8 +36,9 @@ def alibi_slopes(num_heads: int) -> Tensor:
     tensor([0.2500, 0.0625, 0.0156, 0.0039, 0.5000, 0.1250])
     """
     power = 2 ** (num_heads.bit_length() - 1)
-    even = 2.0 ** (-8 * torch.arange(1, power + 1) / power)
-    between = 2.0 ** (-4 * (2 * torch.arange(num_heads - power) + 1) / power)
+    head = torch.arange(1, power + 1, dtype=torch.float32)
+    even = 2.0 ** (-8 * head / power)
+    between = 2.0 ** (-4 * (2 * head[: num_heads - power] - 1) / power)
     return torch.cat([even, between])
 
 

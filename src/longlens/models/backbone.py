@@ -29,9 +29,11 @@ def sinusoids(length: int, dim: int) -> Tensor:
     tensor([[0., 0., 1., 1.]])
     """
     half = -(-dim // 2)
-    rate = torch.exp(torch.arange(half) * (-math.log(10000.0) / half))
+    dtype = torch.get_default_dtype()
+    wide = torch.promote_types(dtype, torch.float32)  # positions have no half precision
+    rate = torch.exp(torch.arange(half, dtype=wide) * (-math.log(10000.0) / half))
     angle = torch.arange(length)[:, None] * rate
-    return torch.cat([angle.sin(), angle.cos()], dim=-1)[:, :dim]
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)[:, :dim].to(dtype)
 
 
 class InputEncoding(nn.Module):

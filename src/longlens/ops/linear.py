@@ -11,7 +11,7 @@ Shapes: B batch, H heads, L length, F features, D value width.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -49,13 +49,15 @@ def orthogonal_gaussian(
     True
     """
     blocks = -(-rows // columns)
-    q, r = torch.linalg.qr(torch.randn(blocks, columns, columns, generator=generator))
+    # In float32 at least: no half precision has a QR.
+    kind: Any = dict(dtype=torch.promote_types(torch.get_default_dtype(), torch.float32))
+    q, r = torch.linalg.qr(torch.randn(blocks, columns, columns, generator=generator, **kind))
     # QR fixes signs by its own rule; with those of R's diagonal every direction is as likely.
     q = q * torch.sign(torch.diagonal(r, dim1=-2, dim2=-1))[:, None]
-    norms = torch.randn(rows, columns, generator=generator).norm(dim=-1, keepdim=True)
+    norms = torch.randn(rows, columns, generator=generator, **kind).norm(dim=-1, keepdim=True)
     directions: Tensor = q.mT.reshape(blocks * columns, columns)[:rows]
     scaled: Tensor = directions * norms
-    return scaled
+    return scaled.to(torch.get_default_dtype())
 
 
 def softmax_features(x: Tensor, projection: Tensor, *, is_query: bool) -> Tensor:

@@ -17,7 +17,8 @@ def rotary_angles(
     """
     if head_dim % 2:
         raise ValueError(f"head_dim must be even for rotary positions, got {head_dim}")
-    rates = base ** -torch.linspace(0, 1, head_dim // 2 + 1, device=positions.device)[:-1]
+    share = torch.linspace(0, 1, head_dim // 2 + 1, dtype=torch.float32, device=positions.device)
+    rates = base ** -share[:-1]
     angles = positions[..., None].float() * rates
     if positions.ndim == 2:
         angles = angles[:, None]

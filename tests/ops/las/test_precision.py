@@ -112,3 +112,17 @@ def test_empty_sequences(queries, keys):
     for impl in ("reference", "sdpa"):
         out = las_attention(q, k, k, window=3, impl=impl)
         assert out.shape == (1, 2, queries, 4) and not out.any()
+
+
+@pytest.mark.parametrize("rate", [0.2, 3.0])
+@pytest.mark.parametrize("options", READINGS, ids=lambda r: f"{r['smoothing']}-{r['window']}")
+def test_the_default_dtype_does_not_round_positions(options, rate):
+    q, k, v = (torch.randn(1, 2, 300, 16) for _ in range(3))
+    alpha = torch.tensor([0.0, rate])
+    exact = las_attention(q, k, v, alpha=alpha, **options)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        out = las_attention(q, k, v, alpha=alpha, **options)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(out, exact, rtol=0, atol=1e-6)

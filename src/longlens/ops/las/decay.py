@@ -145,7 +145,7 @@ def fold_square(
     if α is constant inside each group.
     """
     n = q.shape[-2]
-    i = torch.arange(1 - n, n, 2, device=q.device) * 0.5
+    i = torch.arange(1 - n, n, 2, dtype=torch.float64, device=q.device) * 0.5
     exponent = 0
     if q.dtype == torch.float16:  # no factor above 1: no finite input can overflow
         reach = FOLD_RANGE[q.dtype] if exporting() else alpha_max * n  # where n may be any number

@@ -260,5 +260,6 @@ def folded_inputs_sharded(
     pooled = pool_values(fetch(call.value, pieces, wanted), window, smoothing, edge, None)
     q, k, v = call.query, call.key, pooled[:, :, start - first : stop - first]
     k, v = repeat_heads(q, k, v)
-    position = torch.arange(start, stop, device=q.device) - 0.5 * (pieces.total - 1)
+    place = torch.arange(start, stop, dtype=torch.float64, device=q.device)
+    position = place - 0.5 * (pieces.total - 1)
     return fold(q, alpha, position), fold(k, alpha, -position), v
