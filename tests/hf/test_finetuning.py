@@ -52,6 +52,15 @@ def test_an_adapter_carries_learned_rates(tmp_path, checkpointing):
     assert (merged(input_ids=ids).logits - logits).abs().max() > 1e-4  # the rates mattered
 
 
+def test_configure_does_not_throw_the_rates_of_an_adapter_away():
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["las"])
+    model = peft.get_peft_model(make("llama", **LEARNED), config)
+    with pytest.raises(ValueError, match="before the adapter is added"):
+        longlens.hf.configure(model.get_base_model(), window=5)
+    assert len(rates(model)) == 2
+
+
 @torch.no_grad()
 def test_rates_that_learning_took_too_far_act_the_same_when_loaded(tmp_path):
     model = make("llama", dtype=torch.float32, **LEARNED)

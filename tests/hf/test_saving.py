@@ -106,6 +106,15 @@ def test_configure_changes_what_it_is_given():
     )  # fmt: skip
 
 
+def test_configure_leaves_an_optimizer_and_frozen_rates_what_they_are():
+    model = make("llama", bound=0.02, learned_alpha=True)
+    layers_of(model)[0].alpha.requires_grad_(False)
+    before = [state.alpha for state in layers_of(model)]
+    longlens.hf.configure(model, window=3)
+    assert all(s.alpha is alpha for s, alpha in zip(layers_of(model), before, strict=True))
+    assert [state.alpha.requires_grad for state in layers_of(model)] == [False, True]
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_fine_tuning_step_moves_weights_and_learned_rates(checkpointing):
     model = make("qwen2", bound=0.02, window=3, learned_alpha=True).train()

@@ -45,8 +45,8 @@ def configure(model: PreTrainedModel, **options: Unpack[OptionArguments]) -> Non
     """Set the options of LaS attention in every layer of `model`; those not given stay as they are.
 
     The options are kept in `model.config`, so that `save_pretrained` and `from_pretrained` carry
-    them. Rates are made anew where `bound` or `spacing` is given; call this before making an
-    optimizer, since `learned_alpha` adds or removes parameters.
+    them. Rates are made anew where `bound`, `spacing` or `layers` is given; call this before making
+    an optimizer, since `learned_alpha` adds or removes parameters, and before adding an adapter.
 
     Args:
         model: a transformers model with `attn_implementation="las"`.
@@ -81,16 +81,29 @@ def configure(model: PreTrainedModel, **options: Unpack[OptionArguments]) -> Non
         raise ValueError(f"layers must be among {indices}, got {missing[0]}")
     planned = []
     for index, module in modules:  # check all before changing any
+        if not isinstance(module.las, LaSState):
+            raise ValueError(
+                "an adapter of this model has rates of its own, which new options would replace: "
+                "call longlens.hf.configure before the adapter is added"
+            )
         changed = read_options(module.config).change(**options)
         planned.append((module, new_state(module, changed.at(index)), changed))
     new_rates = "bound" in options or "spacing" in options or "layers" in options
     for module, state, changed in planned:
         if not new_rates:
-            with torch.no_grad():
-                state.alpha.copy_(module.las.alpha)
-            state.follow()
+            _keep_rates(module.las.alpha, state)
         module.las = state
         write_options(module.config, changed)
+
+
+@torch.no_grad()
+def _keep_rates(alpha: torch.Tensor, state: LaSState) -> None:
+    """Give a new state the rates that there are: an optimizer knows them, or they are frozen."""
+    if isinstance(alpha, torch.nn.Parameter) == state.learned_alpha:
+        state.alpha = alpha
+    else:
+        state.alpha.copy_(alpha)
+    state.follow()
 
 
 def attach(model: PreTrainedModel) -> None:
