@@ -197,6 +197,16 @@ def test_an_empty_sequence(key, direction):
 
 
 @every_case
+def test_shapes_without_memory(key, direction):
+    with torch.device("meta"):
+        mixer = make(key, DIM, **direction)
+        x = torch.empty(2, 20, DIM, requires_grad=True)
+        y = mixer(x)
+    y.sum().backward()
+    assert y.shape == x.grad.shape == x.shape
+
+
+@every_case
 def test_odd_lengths(key, direction):
     mixer = make(key, DIM, max_length=1000, **direction)
     for length in (1, 2, 3, 127, 1000):

@@ -104,6 +104,20 @@ def test_scan_with_a_zero_ratio_forgets_everything():
     torch.testing.assert_close(diagonal_scan(torch.zeros(2, dtype=F64), b), b)
 
 
+@pytest.mark.parametrize("length", [1, 70])
+def test_scan_under_torch_func(length):
+    a, b = torch.rand(4, dtype=F64), torch.randn(3, 2, length, 4, dtype=F64)
+
+    def loss(scan):
+        return lambda a, b: scan(a, b).square().sum()
+
+    found, exact = (
+        torch.func.vmap(torch.func.grad(loss(scan), (0, 1)), (None, 0))(a, b)
+        for scan in (diagonal_scan, scan_reference)
+    )
+    torch.testing.assert_close(found, exact)
+
+
 def test_scan_keeps_only_its_output():
     a, b = torch.full((8,), 0.9, requires_grad=True), torch.randn(2, 256, 8, requires_grad=True)
     kept = []

@@ -20,15 +20,15 @@ def full_precision(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
-def no_autocast(x: Tensor) -> torch.autocast:
-    """A context in which autocast leaves operations on ``x``'s device alone.
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """A context in which autocast leaves operations on ``x``'s device alone; meta has none.
 
     >>> x = torch.ones(2, 2)
     >>> with torch.autocast("cpu", torch.bfloat16), no_autocast(x):
     ...     (x @ x).dtype
     torch.float32
     """
-    return torch.autocast(device_type=x.device.type, enabled=False)
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def autocasts(x: Tensor) -> bool:

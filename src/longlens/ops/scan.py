@@ -46,11 +46,15 @@ def _scan(a: Tensor, b: Tensor) -> Tensor:
 class _DiagonalScan(torch.autograd.Function):
     """Keeps only h for the backward pass, which is the same scan run from the other end."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        h = _scan(a, b)
-        ctx.save_for_backward(a, h)
-        return h
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        return _scan(a, b.view_as(b))  # of one step b itself comes out, which autograd refuses
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
