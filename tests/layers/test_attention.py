@@ -183,6 +183,8 @@ def test_default_rates_are_the_papers():
     ("make", "words"),
     [
         (lambda: LaSAttention(30, 4), ["dim", "multiple", "4", "30"]),
+        (lambda: LaSAttention(0, 4), ["dim", "at least 1", "0"]),
+        (lambda: LaSAttention(32, 4, head_dim=0), ["head_dim", "at least 1", "0"]),
         (lambda: LaSAttention(32, 4, num_kv_heads=3), ["num_heads", "4", "3"]),
         (lambda: LaSAttention(32, 4, window=4, smoothing="centered"), ["window", "odd", "4"]),
         (lambda: LaSAttention(32, 4, alpha_max=1.0), ["alpha_max", "learned_alpha"]),

@@ -363,6 +363,12 @@ def test_step_equals_forward(key):
     torch.testing.assert_close(run_steps(mixer, x), mixer(x), rtol=tol, atol=tol)
 
 
+@pytest.mark.parametrize("key", STEPPING)
+def test_steps_of_an_empty_batch(key):
+    mixer = make(key, DIM, **directions(key)[0])
+    assert run_steps(mixer, torch.randn(0, 3, DIM)).shape == (0, 3, DIM)
+
+
 @pytest.mark.parametrize("key", [k for k in STEPPING if len(directions(k)) == 2])
 def test_step_refuses_what_is_not_causal(key):
     with pytest.raises(ValueError, match="bidirectional"):

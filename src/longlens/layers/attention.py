@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from longlens.layers.base import Aspects, check_choice, zero_padding
+from longlens.layers.base import Aspects, check_choice, check_positive, zero_padding
 from longlens.layers.decay import DecayRates
 from longlens.layers.split import SplitSequence
 from longlens.ops.las import las_attention, las_attention_packed, las_attention_sharded, las_weights
@@ -36,7 +36,9 @@ def _head_width(dim: int, num_heads: int, num_kv_heads: int, head_dim: int | Non
         )
     if head_dim is None and dim % num_heads:
         raise ValueError(f"dim must be a multiple of num_heads={num_heads}, got {dim}")
-    return dim // num_heads if head_dim is None else head_dim
+    head_dim = dim // num_heads if head_dim is None else head_dim
+    check_positive(dim=dim, head_dim=head_dim)
+    return head_dim
 
 
 class SoftmaxAttention(SplitSequence, nn.Module):
@@ -234,7 +236,11 @@ class SoftmaxAttention(SplitSequence, nn.Module):
             )
 
     def step(self, x: Tensor, state: LaSCache | None = None) -> tuple[Tensor, LaSCache]:
-        """One token: x (B, dim) -> (B, dim). The state is updated in place and returned."""
+        """One token: x (B, dim) -> (B, dim). The state is updated in place and returned.
+
+        Generate under `torch.no_grad()`: a backward pass through several steps raises, since later
+        tokens are written into the state that it needs.
+        """
         self._check_decodes()
         if x.ndim != 2 or x.shape[1] != self.dim:
             raise ValueError(f"x must have shape (batch, {self.dim}), got {tuple(x.shape)}")

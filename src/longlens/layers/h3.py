@@ -80,7 +80,7 @@ class H3(Mixer):
         """(the last ``shift`` keys (B, D, shift), diagonal state (B, d², H, N/2))."""
         keys = self.shift_taps.new_zeros(batch_size, *self.shift_taps.shape)
         (h,) = self.kernel.initial_state(batch_size * self.head_dim**2)
-        return keys, h.reshape(batch_size, -1, *h.shape[1:])
+        return keys, h.reshape(batch_size, self.head_dim**2, *h.shape[1:])
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step: x (B, D) -> y (B, D)."""
@@ -90,6 +90,7 @@ class H3(Mixer):
         product = self._outer((keys * self.shift_taps).sum(-1).to(k.dtype), v)  # (B, H, d, d)
         drive = product.flatten(2).transpose(1, 2).flatten(0, 1)  # (B·d², H)
         y, (h_next,) = self.kernel.step(drive, (h.flatten(0, 1),))
-        memory = y.view(x.shape[0], -1, self.num_heads).transpose(1, 2).view_as(product)
+        memory = y.view(x.shape[0], self.head_dim**2, self.num_heads)
+        memory = memory.transpose(1, 2).view_as(product)
         memory = memory + self.skip.to(x.dtype)[:, None, None] * product
         return self.output(self._read(q, memory)), (keys, h_next.view_as(h))

@@ -218,7 +218,7 @@ def _run_row(call: Call, plan: Plan) -> Tensor:
     weights = scores.softmax(-1).to(call.value.dtype)
     if visible is not None:  # a sequence without a single token yet
         weights = weights.masked_fill(~visible.any(-1)[:, None, None, None], 0)
-    return (weights @ call.value).reshape(B, heads, 1, -1)
+    return (weights @ call.value).reshape(B, heads, 1, call.value.shape[3])
 
 
 _STEPS = ["stretch_kernel", "join_kernel"]
