@@ -180,6 +180,14 @@ def test_replacing_keeps_what_is_shared_and_what_is_frozen():
     assert trained == ["out_proj.bias"]
 
 
+def test_a_model_with_a_layer_that_cannot_be_replaced_stays_as_it_is():
+    fits, dropout = (nn.TransformerEncoderLayer(16, 2, 16, p, batch_first=True) for p in (0.0, 0.1))
+    model = nn.Sequential(fits, dropout)
+    with pytest.raises(ValueError, match="dropout"):
+        replace_attention(model)
+    assert all(type(m.self_attn) is nn.MultiheadAttention for m in model)
+
+
 @pytest.mark.parametrize("kind", [LaSAttention, SoftmaxAttention, LaSMultiheadAttention])
 def test_device_and_dtype_are_torchs_own(kind):
     layer = kind(32, 4, device="meta", dtype=torch.bfloat16)

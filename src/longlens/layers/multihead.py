@@ -212,17 +212,19 @@ def replace_attention(model: nn.Module, **options: Any) -> int:
     >>> replace_attention(model, bound=0.003)
     3
     """
-    made: dict[nn.Module, LaSMultiheadAttention] = {}  # a layer of two blocks stays one
-    for module in list(model.modules()):
+    modules = list(model.modules())
+    made: dict[nn.Module | None, LaSMultiheadAttention] = {  # all, before the model changes
+        layer: LaSMultiheadAttention.from_torch(layer, **options)
+        for layer in modules
+        if isinstance(layer, nn.MultiheadAttention)
+        and type(layer) is not LaSMultiheadAttention
+        and layer is not model
+    }
+    for module in modules:
         if isinstance(module, nn.TransformerEncoder):
             module.use_nested_tensor = False  # decided before, for the layers that it had
-        for name, child in list(module._modules.items()):  # also one that has two names here
-            if (
-                isinstance(child, nn.MultiheadAttention)
-                and type(child) is not LaSMultiheadAttention
-            ):
-                if child not in made:
-                    made[child] = LaSMultiheadAttention.from_torch(child, **options)
+        for name, child in list(module._modules.items()):  # a layer of two names stays one
+            if child in made:
                 setattr(module, name, made[child])
     return len(made)
 
