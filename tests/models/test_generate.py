@@ -70,6 +70,12 @@ def test_a_bidirectional_model_does_not_generate():
         generate(build_model(config), torch.zeros(1, 2, dtype=torch.long), 2)
 
 
+def test_a_classifier_does_not_generate():
+    model = build_model(ModelConfig(mixer="las", dim=16, depth=1, vocab_size=5))
+    with pytest.raises(ValueError, match="head='language', got head='classification'"):
+        generate(model, torch.zeros(1, 2, dtype=torch.long), 2)
+
+
 def test_sampling():
     logits = torch.tensor([[0.0, 1.0, 5.0, 4.0]]).expand(4000, 4)
     assert set(sample(logits, temperature=0).tolist()) == {2}

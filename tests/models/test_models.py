@@ -201,6 +201,20 @@ def test_sinusoids_in_half_precision_are_rounded_once():
     assert torch.equal(code, exact.bfloat16())
 
 
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary"])
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_model_made_without_memory(positions, assign):
+    config = ModelConfig(mixer="las", dim=16, depth=1, vocab_size=9, positions=positions)
+    model, x = build_model(config), torch.randint(9, (2, 5))
+    with torch.device("meta"):
+        empty = build_model(config)
+    assert empty(x.to("meta")).shape == model(x).shape
+    if not assign:
+        empty.to_empty(device="cpu")
+    empty.load_state_dict(model.state_dict(), assign=assign)
+    assert torch.equal(empty(x), model(x))
+
+
 def test_masked_batch_norm_is_batch_norm_of_the_real_tokens():
     ours, theirs = MaskedBatchNorm(4), nn.BatchNorm1d(4)
     for _ in range(3):

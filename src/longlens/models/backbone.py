@@ -84,8 +84,26 @@ class InputEncoding(nn.Module):
             self.table = nn.Parameter(0.02 * torch.randn(max_length, dim))
         elif positions == "sinusoidal":
             self.register_buffer("table", sinusoids(max_length, dim), persistent=False)
+        self.sinusoidal = positions == "sinusoidal"
         self.cls = nn.Parameter(0.02 * torch.randn(dim)) if cls else None
         self.dropout = nn.Dropout(dropout)
+
+    def _make_sinusoids(self, device: torch.device) -> None:
+        """Once a model made on the meta device has memory: no checkpoint holds this table."""
+        self.table = sinusoids(*self.table.shape).to(device, self.table.dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        empty = self.sinusoidal and self.table.is_meta
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if empty and not self.table.is_meta:  # `to_empty`
+            self._make_sinusoids(self.table.device)
+        return self
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state, prefix, *args)
+        weight = state.get(f"{prefix}encode.weight")
+        if self.sinusoidal and self.table.is_meta and weight is not None:  # by `assign=True`
+            self._make_sinusoids(weight.device)
 
     def forward(
         self, x: Tensor, mask: Tensor | None = None, first: int = 0

@@ -78,6 +78,8 @@ def generate(
     mixers = model.backbone.mixers()
     if any(map(sees_ahead, mixers)):
         raise ValueError("generation needs mixers that never see ahead; build a causal model")
+    if model.config.head not in ("language", "denoising"):
+        raise ValueError(f"generation needs head='language', got head={model.config.head!r}")
     if use_cache is None:
         use_cache = all(hasattr(mixer, "step") for mixer in mixers)
     was_training = model.training
