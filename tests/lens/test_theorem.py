@@ -55,6 +55,16 @@ def test_a_causal_mask_changes_nothing_with_the_empty_token_first():
     torch.testing.assert_close(attention(u, is_causal=True), expected, rtol=0, atol=EXACT)
 
 
+@pytest.mark.parametrize("length", [1, 17])
+@pytest.mark.parametrize("name", KERNELS)
+def test_shorter_sequences_with_the_empty_token_first(name, length):
+    kernel = KERNELS[name]
+    u = draw(3, *kernel.shape, seed=3)[..., :length]
+    attention = as_attention(kernel, empty="first")
+    expected = convolve(kernel[..., :length], u)
+    torch.testing.assert_close(attention(u), expected, rtol=0, atol=EXACT)
+
+
 def test_the_weights_are_a_softmax_and_hold_the_kernel():
     kernel = KERNELS["positive"]
     attention = as_attention(kernel)
@@ -131,5 +141,9 @@ def test_wrong_use_says_what_is_wrong():
         as_attention(build("s4d", 4, bidirectional=True), length=8)
     with pytest.raises(ValueError, match=r"u must have shape \(..., 4\), got \(5,\)"):
         as_attention(kernel)(torch.ones(5))
+    with pytest.raises(ValueError, match=r"u must have shape \(..., 4\), got \(3,\)"):
+        as_attention(kernel)(torch.ones(3))
+    with pytest.raises(ValueError, match=r"\(..., 4\) or be shorter, got \(5,\)"):
+        as_attention(kernel, empty="first")(torch.ones(5))
     with pytest.raises(ValueError, match="hides an empty token that stands last"):
         as_attention(kernel)(torch.ones(4), is_causal=True)

@@ -74,15 +74,18 @@ class KernelAttention:
 
         Args:
             u: one sequence for each kernel; leading dimensions broadcast with the kernels'. Heads
-                of a layer that mixes channels take (…, D, L) and sum over the inputs.
+                of a layer that mixes channels take (…, D, L) and sum over the inputs. With the
+                empty token first it may be shorter than L.
             is_causal: hide later positions from each query; needs the empty token first.
 
         >>> attention = as_attention(torch.tensor([1.0, 0.5, 0.25]))
         >>> attention(torch.tensor([1.0, 0.0, 2.0]))
         tensor([1.0000, 0.5000, 2.2500])
         """
-        if u.ndim < 1 or u.shape[-1] != self.length:
-            raise ValueError(f"u must have shape (..., {self.length}), got {tuple(u.shape)}")
+        length = u.shape[-1] if u.ndim else 0
+        if length > self.length or (length < self.length and self.empty == "last"):
+            most = "" if self.empty == "last" else " or be shorter"
+            raise ValueError(f"u must have shape (..., {self.length}){most}, got {tuple(u.shape)}")
         if is_causal and self.empty == "last":
             raise ValueError(
                 "is_causal=True hides an empty token that stands last; build the heads with "
@@ -92,19 +95,19 @@ class KernelAttention:
         u = F.pad(u, (first, 1 - first))  # the empty token: zero
         if self.sums:
             u = u[..., None, :, :]
-        n = self.length + 1
-        positions = torch.eye(n, dtype=self.query.dtype, device=self.query.device)
+        width, n = self.length + 1, length + 1
+        positions = torch.eye(n, width, dtype=self.query.dtype, device=self.query.device)
         q, k = positions @ self.query, positions @ self.key
         v = self.value[..., None] * u[..., None, :]  # (…, H, n)
         lead = torch.broadcast_shapes(q.shape[:-2], v.shape[:-1])
         y = F.scaled_dot_product_attention(
-            q.expand(*lead, n, n).flatten(0, -3),
-            k.expand(*lead, n, n).flatten(0, -3),
+            q.expand(*lead, n, width).flatten(0, -3),
+            k.expand(*lead, n, width).flatten(0, -3),
             v.expand(*lead, n).flatten(0, -2)[..., None],
             is_causal=is_causal,
         )
         y = y.view(*lead, n).sum(-2)
-        y = y[..., first : first + self.length]
+        y = y[..., first : first + length]
         return y.sum(-2) if self.sums else y
 
 
