@@ -65,3 +65,12 @@ def test_weights_times_values_is_the_output():
     q, k, v = (torch.randn(1, 2, 15, 4).double() for _ in range(3))
     options = dict(window=3, smoothing="masked", alpha=torch.tensor([0.1, 0.2]), chunk=6)
     torch.testing.assert_close(las_weights(q, k, **options) @ v, las_attention(q, k, v, **options))
+
+
+def test_the_default_device_is_that_of_no_tensor_here():
+    q = torch.randn(1, 2, 9, 4)
+    options = dict(window=3, edge="renormalize")
+    exact = las_weights(q, q, **options)
+    with torch.device("meta"):  # as torch.set_default_device("cuda"), with a model left on the CPU
+        found = las_weights(q, q, **options)
+    assert torch.equal(found, exact)

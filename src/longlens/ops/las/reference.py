@@ -65,7 +65,8 @@ def reference_weights(call: Call) -> Tensor:
     if call.edge == "zero":
         share = attention / window
     else:
-        receivers = sum((reached(t).to(attention.dtype) for t in offsets), torch.zeros(()))
+        none = torch.zeros((), device=query.device)
+        receivers = sum((reached(t).to(attention.dtype) for t in offsets), none)
         share = attention / receivers.to(attention.dtype).clamp(min=1)
 
     smooth = torch.zeros_like(attention)
