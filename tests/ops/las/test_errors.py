@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from longlens import decay_rates, las_attention
+from longlens.ops.las.decode import LaSCache
 
 Q = torch.randn(2, 4, 6, 8)
 KV = torch.randn(2, 2, 6, 8)
@@ -29,6 +30,7 @@ KV = torch.randn(2, 2, 6, 8)
         (dict(edge="wrap"), ["edge", "renormalize", "'wrap'"]),
         (dict(chunk=0), ["chunk", ">= 1", "0"]),
         (dict(scale=float("inf")), ["scale", "finite", "inf"]),
+        (dict(scale=torch.tensor(0.3, requires_grad=True)), ["scale", "gradient", "query"]),
         (dict(alpha=torch.zeros(3)), ["alpha", "(4,)", "(3,)", "(2, 4, 6, 8)"]),
         (dict(alpha=0.1), ["alpha", "tensor", "0.1"]),
         (dict(alpha=torch.zeros(4, dtype=torch.long)), ["alpha", "float", "int64"]),
@@ -101,3 +103,30 @@ def test_decay_rates_are_what_the_readings_say():
         decay_rates(4, 1.0, "geometric", min=0.01), torch.tensor([0.0, 0.01, 0.1, 1.0])
     )
     assert decay_rates(3, 2000.0).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(key=Q[0]), ["4 dimensions", "(4, 6, 8)"]),
+        (dict(value=Q[:, :, :3]), ["value", "(4, 6)", "(4, 3)"]),
+        (dict(key_mask=torch.ones(2, 6)), ["key_mask", "bool", "(2, 6)", "float32"]),
+        (dict(key_mask=torch.ones(2, 5, dtype=torch.bool)), ["key_mask", "(2, 6)", "(2, 5)"]),
+        (dict(local=(3, 1)), ["local", "right is 0", "(3, 1)"]),
+    ],
+)
+def test_a_cache(changes, words):
+    with pytest.raises(ValueError) as caught:
+        LaSCache(**{"key": Q, "value": Q, **changes})
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_learned_scale_serves_where_no_gradient_is_asked_for():
+    scale = torch.tensor(0.3, requires_grad=True)
+    with torch.no_grad():
+        assert torch.equal(las_attention(Q, Q, Q, scale=scale), las_attention(Q, Q, Q, scale=0.3))
+    with pytest.raises(ValueError, match="gradient"):  # checked calls are remembered
+        las_attention(Q, Q, Q, scale=scale)
+    with torch.no_grad(), pytest.raises(ValueError, match="scale must be"):
+        las_attention(Q, Q, Q, scale=scale.neg_())

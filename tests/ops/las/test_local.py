@@ -168,9 +168,10 @@ def test_what_the_flash_operator_is_asked_for(causal, monkeypatch):
 
 @pytest.mark.parametrize("smoothing", ["causal", "masked"])
 @pytest.mark.parametrize("padded", [False, True])
-def test_decoding(smoothing, padded):
+@pytest.mark.parametrize("size", [6, (5, 0)])
+def test_decoding(smoothing, padded, size):
     q, k, v = torch.randn(3, 2, 2, 40, 8, dtype=torch.float64).unbind()
-    options = dict(window=3, smoothing=smoothing, edge="renormalize", local=6)
+    options = dict(window=3, smoothing=smoothing, edge="renormalize", local=size)
     mask = torch.arange(40) >= torch.tensor([[0], [3 if padded else 0]])
     cache = LaSCache(k[:, :, :20], v[:, :, :20], key_mask=mask[:, :20], **options)
     alpha = decay_rates(2, 0.1)

@@ -62,7 +62,7 @@ def check_options(
     edge: str,
     is_causal: bool,
     chunk: int | None = None,
-    scale: float | None = None,
+    scale: float | Tensor | None = None,
     alpha_max: float | None = None,
     local: Any = None,
     softcap: float | None = None,
@@ -88,6 +88,11 @@ def check_options(
         raise ValueError(f"chunk must be None or an integer >= 1, got {chunk!r}")
     if scale is not None and not 0 < scale < math.inf:  # kernels put -inf before it is applied
         raise ValueError(f"scale must be None or a finite number > 0, got {scale}")
+    if isinstance(scale, Tensor) and scale.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "scale must be a number, got a tensor that requires a gradient and would get none: "
+            "multiply the query by what is learned"
+        )
     if alpha_max is not None and not 0 <= alpha_max < math.inf:
         raise ValueError(f"alpha_max must be None or a finite number >= 0, got {alpha_max}")
     if softcap is not None and not 0 < softcap < math.inf:

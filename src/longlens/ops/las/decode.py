@@ -45,14 +45,16 @@ class LaSCache:
         smoothing: str | None = None,
         edge: str = "zero",
         chunk: int | None = None,
-        local: int | None = None,
+        local: int | tuple[int, int] | None = None,
         key_mask: Tensor | None = None,
     ) -> None:
         """Store a prompt: key (B, Hkv, S, D), value (B, Hkv, S, Dv), key_mask (B, S) or None.
 
         In each row of `key_mask` the real tokens must be contiguous: padding left or right. With
-        `local` a token sees the last `local` keys, its own included.
+        `local` a token sees the last `local` keys, its own included; (left, 0) is `left + 1`.
         """
+        check_tensors(key, key, value, enable_gqa=True)
+        check_side_inputs(key, key, None, key_mask, None)
         self.smoothing = check_options(
             window, smoothing, edge, is_causal=True, chunk=chunk, local=local
         )
@@ -61,7 +63,8 @@ class LaSCache:
                 "smoothing='centered' sees values ahead of the query, so it cannot decode; "
                 "use 'causal' or 'masked'"
             )
-        self.window, self.edge, self.chunk, self.local = window, edge, chunk, local
+        self.window, self.edge, self.chunk = window, edge, chunk
+        self.local = local[0] + 1 if isinstance(local, tuple) else local
         B, _, self.length, _ = key.shape
         real = key.new_ones(B, self.length, dtype=torch.bool) if key_mask is None else key_mask
         if key_mask is not None and self.length:

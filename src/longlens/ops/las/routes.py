@@ -313,6 +313,8 @@ def _signature(call: Call, impl: str) -> Any:
     """All that decides about a plan but α; None for calls that are traced or transformed."""
     if torch.compiler.is_compiling() or functional() or forward_mode() or is_fake(call.query):
         return None
+    if any(isinstance(number, Tensor) for number in (call.scale, call.softcap, call.alpha_max)):
+        return None  # the same tensor may be another number, or require a gradient, next time
     tensors = (
         call.query, call.key, call.value, call.alpha, call.key_mask, call.query_offset, call.sink
     )  # fmt: skip
