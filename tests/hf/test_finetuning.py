@@ -62,6 +62,16 @@ def test_configure_does_not_throw_the_rates_of_an_adapter_away():
 
 
 @torch.no_grad()
+def test_learned_rates_wait_elsewhere_between_calls():
+    accelerate = pytest.importorskip("accelerate")
+    model, batch = make("llama", dtype=torch.float32, **LEARNED), inputs("llama")
+    logits = model(**batch).logits
+    accelerate.cpu_offload(model, execution_device=torch.device("cpu"))
+    assert layers_of(model)[0].alpha.is_meta
+    assert torch.equal(model(**batch).logits, logits)
+
+
+@torch.no_grad()
 def test_rates_that_learning_took_too_far_act_the_same_when_loaded(tmp_path):
     model = make("llama", dtype=torch.float32, **LEARNED)
     for state in layers_of(model):

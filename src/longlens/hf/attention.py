@@ -81,7 +81,7 @@ def las_attention_forward(
             f"have no distance, got {queries} queries and {keys} keys in {name}"
         )
     chunk = _local_pattern(mask, state, kwargs, name)
-    alpha, alpha_max = state.rates()
+    alpha, alpha_max = state()
     options: dict[str, Any] = dict(
         alpha=alpha, alpha_max=alpha_max, window=state.window, smoothing=state.smoothing,
         edge=state.edge, chunk=chunk, local=mask.local, is_causal=mask.causal, scale=scaling,

@@ -42,9 +42,8 @@ def shard_rates(model: nn.Module, **options: Any) -> None:
         options: those of `torch.distributed.fsdp.fully_shard`, such as `mesh`.
 
     """
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import fully_shard
 
     for state in list(model.modules()):
         if isinstance(state, LaSState) and state.learned_alpha:
             fully_shard(state, **options)
-            register_fsdp_forward_method(state, "rates")

@@ -361,7 +361,8 @@ class LaSAttention(SoftmaxAttention):
 
     def rates(self) -> tuple[Tensor | None, float | None]:
         """The decay rate of each head, (heads,), and a static bound on them."""
-        return self.decay.rates()
+        found: tuple[Tensor | None, float | None] = self.decay()
+        return found
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Checkpoints of earlier versions hold the rates as the layer's own."""

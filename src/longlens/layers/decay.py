@@ -110,6 +110,10 @@ class DecayRates(nn.Module):
             self._check()
         return (None, None) if self.alpha_max == 0 else (self.alpha, self.alpha_max)
 
+    def forward(self) -> tuple[Tensor | None, float | None]:
+        """The same, as a call that hooks know: FSDP and offloading give rates their values then."""
+        return self.rates()
+
     def _check(self) -> None:
         """Raise where the bound does not hold any more; a device is asked only after a change."""
         alpha = self.alpha

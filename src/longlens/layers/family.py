@@ -159,7 +159,7 @@ class DecayAttention(SoftmaxAttention):
     def _decay(self, x: Tensor, mask: Tensor | None) -> dict[str, Any]:
         """What `decay_attention` takes of the decay: x (B, L, dim)."""
         if self.las is not None:
-            alpha, rate_max = self.las.rates()
+            alpha, rate_max = self.las()
             return dict(alpha=alpha, rate_max=rate_max)
         if self.slopes is not None:
             return {"slopes" if self.decay_name == "alibi" else "power": self.slopes}

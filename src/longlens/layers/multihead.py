@@ -170,7 +170,7 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
             )
         causal = _causal(attn_mask, q.shape[0], is_causal)
         heads = self._heads(q, v)
-        alpha, alpha_max = self.decay.rates()
+        alpha, alpha_max = self.decay()
         options: dict[str, Any] = dict(
             alpha=alpha, alpha_max=alpha_max, window=self.window, smoothing=self.smoothing,
             edge=self.edge, is_causal=causal, key_mask=_real(key_padding_mask, batched),
