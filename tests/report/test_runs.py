@@ -260,6 +260,13 @@ def test_quick_stopped_running_and_cut_off_runs_are_told_apart(tmp_path, capsys)
         "done": "finished", "left": "stopped", "killed": "cut off", "busy": "running",
         "cell": "quick",
     }  # fmt: skip
+    for name, state in states.items():  # and one by one
+        folder = tmp_path / "table2-quick" / name if name == "cell" else tmp_path / name
+        with locked(tmp_path / "busy" / LOCK, "busy"):
+            assert main(["show", str(folder)]) == 0
+        assert re.search(rf"^status +{state}$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["evaluate", str(tmp_path / "killed")]) == 1
+    assert "(status cut off)" in capsys.readouterr().err
     assert main(["runs", str(tmp_path), "--where", "status=finished", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == ["done"]
     assert "quick" not in json.dumps(read_record(tmp_path / "done").to_json())

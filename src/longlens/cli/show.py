@@ -12,8 +12,8 @@ from longlens.cli.parser import Parser
 from longlens.cli.terminal import complain
 from longlens.files import write_output
 from longlens.report.tables import render, show
-from longlens.runs.folders import curve_lines
-from longlens.runs.record import Record, read_record
+from longlens.runs.folders import curve_lines, find_run
+from longlens.runs.record import Record
 
 
 def parser() -> Parser:
@@ -36,7 +36,7 @@ def parser() -> Parser:
 def describe(run: Record) -> str:
     """A run's facts as text: where it comes from, what it found."""
     facts: dict[str, Any] = {
-        "status": run.status,
+        "status": run.get("status"),
         "task": f"{run.task}, data {str(run.data.get('identity'))[:16]}",
         "stands in for": run.data.get("stands_in_for"),
         "model": f"{run.mixer}, {show(run.parameters)} parameters",
@@ -95,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     runs, problems = [], []
     for folder in args.run:
         try:
-            runs.append(read_record(folder))
+            runs.append(find_run(folder))
         except ValueError as error:
             problems.append(str(error))
     lines = [curve_lines(run, problems) for run in runs]

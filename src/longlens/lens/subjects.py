@@ -16,7 +16,8 @@ from longlens.config import ModelConfig
 from longlens.layers.registry import MIXERS, build, options_of, unknown
 from longlens.models.build import Model, build_model, load_model
 from longlens.models.pretrained import CONFIG, WEIGHTS
-from longlens.runs.record import RECORD, Record, read_record
+from longlens.runs.folders import find_run
+from longlens.runs.record import RECORD, Record
 from longlens.runs.trained import uses_scratchpad
 from longlens.tasks.batches import Batches
 from longlens.training.randomness import key as seed_key
@@ -132,7 +133,7 @@ def _run(
 ) -> list[Subject]:
     if not (folder / CONFIG).exists():
         raise ValueError(f"{folder} is no run: it has no {CONFIG}")
-    recorded = read_record(folder) if (folder / RECORD).exists() else None
+    recorded = find_run(folder) if (folder / RECORD).exists() else None
     if not (folder / WEIGHTS).exists():
         status = recorded.status if recorded else "unknown"
         raise ValueError(

@@ -31,17 +31,32 @@ def find_runs(root: str | Path, everything: bool = False) -> list[Record]:
     for folder in sorted(path.parent for path in root.rglob(RECORD)):
         if not everything and any(".old-" in part for part in folder.relative_to(root).parts):
             continue
-        stage = folder.name == "pretrain"
-        run = folder.parent if stage else folder  # a stage belongs to the run above it
-        name = f"{run.name}/pretrain" if stage else run.name
+        run = _run_of(folder)  # a stage belongs to the run above it
+        name = run.name if run == folder else f"{run.name}/{folder.name}"
         try:
-            record = read_record(folder)
+            record = find_run(folder)
         except ValueError as error:
-            record = Record(status=DAMAGED, error=str(error), folder=folder)
-        if record.status == "running" and not is_locked(run / LOCK):
-            record = replace(record, status=CUT_OFF)
-        runs.append(replace(record, name=name, quick=_is_quick(run.parent)))
+            quick = _is_quick(run.parent)
+            record = Record(status=DAMAGED, error=str(error), folder=folder, quick=quick)
+        runs.append(replace(record, name=name))
     return runs
+
+
+def find_run(folder: str | Path) -> Record:
+    """Read the record of one run, or of its pretraining, with the status that it has now.
+
+    Raises:
+        ValueError: there is none, or it cannot be read.
+    """
+    record, run = read_record(folder), _run_of(Path(folder).resolve())
+    if record.status == "running" and not is_locked(run / LOCK):
+        record = replace(record, status=CUT_OFF)
+    return replace(record, quick=_is_quick(run.parent))
+
+
+def _run_of(folder: Path) -> Path:
+    """The folder of the run that a record is of: the one above, where it is of pretraining."""
+    return folder.parent if folder.name == "pretrain" else folder
 
 
 def _is_quick(folder: Path) -> bool:

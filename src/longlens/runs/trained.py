@@ -16,7 +16,8 @@ from longlens.models.build import Model, load_model
 from longlens.models.pretrained import WEIGHTS
 from longlens.runs.build import judged, make_job, model_config, spec_of
 from longlens.runs.finished import other_data
-from longlens.runs.record import Record, read_record
+from longlens.runs.folders import find_run
+from longlens.runs.record import Record
 from longlens.tasks.arrays import Array
 from longlens.tasks.batches import Batches
 from longlens.tasks.given import are_whole
@@ -55,7 +56,7 @@ def load_trained(folder: str | Path, device: torch.device) -> tuple[Record, Mode
     Raises:
         ValueError: it is no run, not finished, or damaged.
     """
-    record = read_record(folder)
+    record = find_run(folder)
     if not record.is_finished or not (Path(folder) / WEIGHTS).exists():
         raise ValueError(
             f"{folder} has no trained model (status {record.status}); give its command of longlens "
