@@ -10,6 +10,7 @@ import pytest
 from longlens.cli.main import main
 from longlens.runs import train_run
 from longlens.runs.run import run_folder
+from longlens.runs.trained import predict_run
 from longlens.tasks import import_arrays, load
 from longlens.training.options import TrainOptions
 from tests.training.runs import tiny
@@ -94,6 +95,10 @@ def test_predictions_agree_with_the_evaluation(run, tmp_path, capsys):
     assert main(["predict", str(folder), str(tmp_path / "x.txt"), "-o", str(output)]) == 0
     rows = list(csv.DictReader(io.StringIO(output.read_text())))
     assert [int(row["prediction"]) for row in rows] == [a["prediction"] for a in answers]
+    output = tmp_path / "out.tsv"  # it would hold JSON
+    assert main(["predict", str(folder), str(tmp_path / "x.txt"), "-o", str(output)]) == 2
+    assert "--output must end in .json or .csv, got" in capsys.readouterr().err
+    assert not output.exists()
 
 
 def test_texts_floats_and_names(tmp_path, capsys, monkeypatch):
@@ -108,10 +113,20 @@ def test_texts_floats_and_names(tmp_path, capsys, monkeypatch):
     train_run(TrainOptions(task="cumsum", name="cumsum", **base,
                            task_options=dict(length=16, train=8, validation=4, test=4))
               )  # fmt: skip
-    monkeypatch.setattr("sys.stdin", io.StringIO("yes no\nno\n"))
     capsys.readouterr()
+    texts = "\ufeffyes\u2028no\r\nno\x0c\x85 yes\n"  # two lines with odd spaces in them
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(texts.encode())))
     answers = printed(capsys, "predict", tmp_path / "runs/words", "-", "--json")
     assert len(answers) == 2 and {a["name"] for a in answers} <= {"yes", "no"}
+    (tmp_path / "x.txt").write_text(texts)
+    assert printed(capsys, "predict", tmp_path / "runs/words", tmp_path / "x.txt", "--json") == (
+        answers
+    )
+    plain = predict_run(tmp_path / "runs/words", ["yes\u2028no", "no\x0c\x85 yes"])
+    assert plain == [{k: v for k, v in a.items() if k != "example"} for a in answers]
+    (tmp_path / "x.txt").write_bytes("müde".encode("latin-1"))
+    assert main(["predict", str(tmp_path / "runs/words"), str(tmp_path / "x.txt")]) == 1
+    assert "neither text in UTF-8 nor a .npy file" in capsys.readouterr().err
     np.save(tmp_path / "x.npy", np.ones((3, 16), np.float32))
     answers = printed(capsys, "predict", tmp_path / "runs/cumsum", tmp_path / "x.npy", "--json")
     assert np.shape([a["prediction"] for a in answers]) == (3, 16, 1)

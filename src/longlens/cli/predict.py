@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from longlens.cli.parser import Parser
+from longlens.cli.parser import Parser, UsageError
 from longlens.files import write_output
 from longlens.report.tables import render
 from longlens.tables import csv_text
@@ -33,11 +34,13 @@ def read_examples(path: str) -> list[Any]:
     if path.endswith(".npy"):
         array = open_npy(Path(path), path)
         return list(array if array.ndim > 1 else array[None])
+    raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     try:
-        content = sys.stdin.read() if path == "-" else Path(path).read_text()
+        content = raw.decode("utf-8-sig")  # spreadsheets write a byte order mark
     except UnicodeDecodeError:
-        raise ValueError(f"{path} is neither text nor a .npy file") from None
-    lines = [line for line in content.splitlines() if line.strip()]
+        raise ValueError(f"{path} is neither text in UTF-8 nor a .npy file") from None
+    # A text may hold what str.splitlines takes for an end, too: form feeds, U+2028 …
+    lines = [line for line in re.split(r"\r\n|\r|\n", content) if line.strip()]
     if not lines:
         raise ValueError(f"{path} holds no examples")
     return lines
@@ -52,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_output("write the predictions (.json or .csv) instead of printing them")
     parser.add_json()
     args = parser.parse_args(argv)
+    if args.output is not None and args.output.suffix not in (".json", ".csv", ""):
+        raise UsageError(f"--output must end in .json or .csv, got {str(args.output)!r}")
     from longlens.runs.run import find_device
     from longlens.runs.trained import predict_run
 
