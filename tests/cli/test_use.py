@@ -10,7 +10,7 @@ import pytest
 from longlens.cli.main import main
 from longlens.runs import train_run
 from longlens.runs.run import run_folder
-from longlens.runs.trained import predict_run
+from longlens.runs.trained import evaluate_run, predict_run
 from longlens.tasks import import_arrays, load
 from longlens.training.options import TrainOptions
 from tests.training.runs import tiny
@@ -74,6 +74,14 @@ def test_evaluate_on_other_examples_and_other_tasks(run, tmp_path, capsys):
         assert main(["evaluate", str(folder), "--task", task]) == 1
         err = capsys.readouterr().err
         assert problem in err and err.count("\n") == 1
+    for words, problem in (
+        (["--length", "0"], "length must be 1 or more, got 0"),
+        (["--batch_size", "0"], "batch_size must be 1 or more, got 0"),  # it was the run's
+        (["--task", "mine", "--where", "operator=1"],
+         "where: mine keeps no values with examples, got 'operator'"),
+    ):  # fmt: skip
+        assert main(["evaluate", str(folder), *words]) == 1
+        assert capsys.readouterr().err == f"longlens evaluate: {problem}\n"
     assert main(["evaluate", str(folder), "--set", "dim=3"]) == 2
     assert "only task_options.KEY" in capsys.readouterr().err
 
@@ -155,3 +163,18 @@ def test_a_run_that_is_not_finished_has_no_model(run_options, capsys):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "stopped"}))
     assert main(["evaluate", str(run_folder(options))]) == 1
     assert "has no trained model (status stopped)" in capsys.readouterr().err
+
+
+def test_examples_are_not_chosen_by_values_that_are_many(tmp_path, monkeypatch):
+    """Colours: (N, L, 3), whose flat places were taken for examples."""
+    task = load("listops", tmp_path, train=8, validation=4, test=4, min_length=8, max_length=40)
+    options = TrainOptions(task="listops", task_options=dict(
+        train=8, validation=4, test=4, min_length=8, max_length=40), dim=8, depth=1, steps=1,
+        batch_size=4, device="cpu", progress=False, root=str(tmp_path), runs=str(tmp_path),
+    )  # fmt: skip
+    train_run(options)
+    monkeypatch.setattr(
+        type(task["test"]), "extra", lambda self, name: np.zeros((len(self), 9, 3), np.uint8)
+    )
+    with pytest.raises(ValueError, match="operator of listops is no single value of an example"):
+        evaluate_run(run_folder(options), where={"operator": 0})

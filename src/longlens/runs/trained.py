@@ -96,6 +96,9 @@ def evaluate_run(
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    for name, number in (("length", length), ("batch_size", batch_size)):
+        if number is not None and number < 1:
+            raise ValueError(f"{name} must be 1 or more, got {number}")
     record, model = load_trained(folder, torch.device(device))
     if length is not None and uses_scratchpad(record):
         raise ValueError(
@@ -127,7 +130,12 @@ def evaluate_run(
         buckets=options.buckets, multiple=options.multiple, device=device,
     )  # fmt: skip
     for name, value in (where or {}).items():
-        found = np.flatnonzero(data[split].extra(name) == value)
+        if not data[split].spec.extras:
+            raise ValueError(f"where: {options.task} keeps no values with examples, got {name!r}")
+        extra = data[split].extra(name)
+        if extra.ndim > 1:
+            raise ValueError(f"where: {name} of {options.task} is no single value of an example")
+        found = np.flatnonzero(extra == value)
         batches.members = np.intersect1d(batches.members, found)
     if not len(batches.members):
         raise ValueError(f"{options.task} has no example in {split} with {dict(where or {})}")
