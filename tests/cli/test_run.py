@@ -97,6 +97,15 @@ def test_tune_asks_runs_and_tells(tmp_path, capsys):
     assert "did you mean 'lr'" in capsys.readouterr().err
 
 
+def test_a_run_that_a_sampler_asks_for_twice_is_listed_once(tmp_path, capsys):
+    pytest.importorskip("optuna")
+    words = ["tune", "--sampler", "random", "--search", "seed=0,1", "--trials", "6", "--quiet"]
+    assert main([*words, *base_words(tmp_path)]) == 0
+    names = [run.name for run in find_runs(tmp_path / "runs")]
+    table = capsys.readouterr().out.partition("metric")[2]
+    assert len(names) == 2 and [table.count(name) for name in names] == [1, 1]
+
+
 HEADS = ["--search", "dim=6,12", "mixer_options.num_heads=3,12"]  # 6 is no multiple of 12
 
 

@@ -79,7 +79,9 @@ def main(argv: Sequence[str]) -> int:
                        run=run, at_once=max(1, args.workers))  # fmt: skip
     if not any(record.options for _, record in trained):  # no trial could be built
         raise ValueError(trained[0][1].error)
-    done = [(cell, record) for cell, record in trained if record.value("validation") is not None]
+    # A sampler may ask for the same run twice.
+    told = {record.name: (cell, record) for cell, record in trained}.values()
+    done = [(cell, record) for cell, record in told if record.value("validation") is not None]
     done.sort(key=lambda pair: -(selection_value(pair[1]) or 0.0))
     rows = [
         {"validation": record.value("validation"), "metric": record.metric_name}
@@ -87,13 +89,13 @@ def main(argv: Sequence[str]) -> int:
         | {name: inside(cell, name) for name in space}
         for cell, record in done[:10]
     ]
-    failed = {r.name: (cell, r) for cell, r in trained if r.value("validation") is None}
+    failed = [(cell, record) for cell, record in told if record.value("validation") is None]
     rows += [
         {"validation": "failed", "run": record.name} | {name: inside(cell, name) for name in space}
-        for cell, record in list(failed.values())[:10]
+        for cell, record in failed[:10]
     ]
     print(render(rows))
-    return report_failures([record for _, record in failed.values()])
+    return report_failures([record for _, record in failed])
 
 
 def check_values(base: Cell, space: Mapping[str, Range | Choices]) -> None:
