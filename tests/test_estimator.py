@@ -65,6 +65,23 @@ def test_unknown_mixers_and_options_are_named():
         SequenceClassifier().fit(X[:, None, None], y)
 
 
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"epochs": -1}, {"batch_size": 0}, {"dim": 0},
+                                     {"depth": 1.5}])  # fmt: skip
+def test_numbers_that_train_nothing_are_refused(options):
+    name, value = next(iter(options.items()))
+    with pytest.raises(ValueError, match=f"^{name} must be an integer of 1 or more, got {value}$"):
+        SequenceClassifier(**options).fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("length", [4, 6])
+def test_sequences_of_another_length_are_refused(length):
+    """scikit-learn compares the second dimension, which of (cases, channels, length) is not it."""
+    X = np.random.default_rng(0).normal(size=(4, 2, 5))
+    model = SequenceClassifier(dim=8, depth=1, epochs=1).fit(X, [0, 1, 0, 1])
+    with pytest.raises(ValueError, match=f"must be as long as in fit, 5, got {length}"):
+        model.predict(np.ones((1, 2, length)))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks([SequenceClassifier(dim=16, depth=1, random_state=0)])

@@ -6,6 +6,7 @@ Needs scikit-learn: pip install "longlens[sklearn]".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,10 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> SequenceClassifier:
         """Train on sequences X with the labels y (cases,)."""
+        for name in ("dim", "depth", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < 1:
+                raise ValueError(f"{name} must be an integer of 1 or more, got {value!r}")
         X, y = validate_data(self, X, y, allow_nd=True, dtype=np.float32)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -107,7 +112,10 @@ class SequenceClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The probability of each class of `classes_`: (cases, classes)."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, allow_nd=True, dtype=np.float32)
-        x = ((_sequences(X) - self.mean_) / self.scale_).to(next(self.model_.parameters()).device)
+        x, length = _sequences(X), self.model_.config.max_length
+        if x.shape[1] != length:
+            raise ValueError(f"sequences must be as long as in fit, {length}, got {x.shape[1]}")
+        x = ((x - self.mean_) / self.scale_).to(next(self.model_.parameters()).device)
         with torch.no_grad():
             parts = [self.model_(part).double().softmax(-1) for part in x.split(self.batch_size)]
         return torch.cat(parts).cpu().numpy()
