@@ -75,6 +75,12 @@ def test_a_signal_ends_a_command_in_one_line(tmp_path, capsys, monkeypatch, comm
     assert shown.startswith(f"longlens {command}: stopped at step 3") and shown.count("\n") == 1
 
 
+def test_json_is_of_lists_alone(tmp_path, capsys):
+    """Progress of runs is no JSON."""
+    assert main(["run", "table7", "--json", "--quick", "--runs", str(tmp_path / "runs")]) == 2
+    assert "--json is for --list" in capsys.readouterr().err and not (tmp_path / "runs").exists()
+
+
 def test_a_search_has_no_name(tmp_path, capsys):
     assert main(["tune", "--search", "lr=1e-3,1e-2", *base_words(tmp_path), "--name=mine"]) == 2
     assert "--name is for one run" in capsys.readouterr().err

@@ -122,6 +122,24 @@ def test_a_column_that_is_not_there_is_refused(root, capsys, words):
     assert "there is no column 'zzz'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["--columns", "name,lr"], ["--diff"]])
+def test_groups_have_columns_of_their_own(root, capsys, words):
+    """They were left out without a word."""
+    assert main(["runs", str(root), "--by", "lr", *words]) == 2
+    assert f"{words[0]} is for single runs" in capsys.readouterr().err
+
+
+def test_no_runs_are_an_empty_list_for_scripts(root, capsys):
+    words = ["runs", str(root), "--where", "seed=9"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main([*words, "--format", "csv"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and "meet the conditions" in err
+    assert main(words) == 0
+    assert "meet the conditions" in capsys.readouterr().out
+
+
 def test_a_wrong_condition_is_named(root):
     with pytest.raises(ValueError, match="got 'seed'"):
         select(find_runs(root), ["seed"])

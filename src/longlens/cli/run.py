@@ -201,6 +201,8 @@ def report_failures(records: Sequence[Record]) -> int:
 def main(argv: Sequence[str]) -> int:
     """Run ``longlens run``; returns the exit code."""
     args = parser().parse_args(argv)
+    if args.json and not args.list:
+        raise UsageError("--json is for --list; `longlens runs --json` prints what was run")
     if args.list and is_experiment(args.what):
         plan_cells(find(args.what), args)
         return 0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
-from longlens.cli.parser import Parser
+from longlens.cli.parser import Parser, UsageError
 from longlens.cli.terminal import complain
 from longlens.report.read import check_columns, differing_options, select, sort
 from longlens.report.tables import FORMATS, grouped_rows, render, rows_of
@@ -45,6 +46,9 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run ``longlens runs``; returns the exit code."""
     args = parser().parse_args(argv)
+    if args.by and (args.columns or args.diff):
+        alone = "--columns" if args.columns else "--diff"
+        raise UsageError(f"{alone} is for single runs; the columns of groups (--by) are fixed")
     everything = find_runs(args.folder, args.all)
     for run in everything:
         if run.status == DAMAGED:  # in the table as well, but without the reason
@@ -59,8 +63,9 @@ def main(argv: Sequence[str]) -> int:
         if args.diff:
             columns[1:1] = [name for name in differing_options(runs) if name not in columns]
         rows = rows_of(runs, columns)
-    if not rows:
-        print(f"no runs in {args.folder}" + (" meet the conditions" if args.where else ""))
+    if not rows and not args.json:
+        nothing = f"no runs in {args.folder}" + (" meet the conditions" if args.where else "")
+        print(nothing, file=sys.stdout if args.format == "text" else sys.stderr)
         return 0
     print(render(rows, "json" if args.json else args.format))
     return 0
