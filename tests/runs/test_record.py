@@ -108,3 +108,12 @@ def test_a_field_that_no_record_has_is_not_written(tmp_path):
         writer.update(stauts="running")
     writer.close()
     assert not (tmp_path / "a/record.json").exists()
+
+
+def test_a_clock_that_was_set_back_makes_no_negative_time(tmp_path):
+    writer = RecordWriter(tmp_path / "run")
+    writer.update(status="running", started="2999-01-01T00:00:00.000+00:00")
+    writer.end("stopped")
+    writer.close()
+    record = read_record(tmp_path / "run")
+    assert record.ended is not None and record.wall_seconds is None

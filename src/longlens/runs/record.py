@@ -109,7 +109,8 @@ class Record:
     train_seconds: float | None = None
     """Of training itself, in all processes: steps, evaluations and checkpoints, without pauses."""
     wall_seconds: float | None = None
-    """From ``started`` to ``ended`` by the clock, with data, compilation and pauses."""
+    """From ``started`` to ``ended`` by the clock, with data, compilation and pauses; None where the
+    clock was set back beyond the start."""
     speed: dict[str, float | None] = field(default_factory=dict)
     """Rates over the steps that nothing interrupted, on the machine that came last."""
     peak_memory_mib: float | None = None
@@ -300,6 +301,8 @@ class RecordWriter(Log):
         """Say that the run has ended, and how."""
         ended = now()
         wall = seconds_between(self.record.started, ended)
+        if wall is not None and wall < 0:  # the clock was set back
+            wall = None
         self.update(status=status, ended=ended, wall_seconds=wall, **values)
 
 
