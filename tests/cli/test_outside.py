@@ -230,3 +230,16 @@ def test_a_reader_that_leaves_is_no_error():
         shell=True, capture_output=True, text=True, env=dict(os.environ),
     )  # fmt: skip
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("where", "encoding"), [("", "ascii"), ("", "latin-1"), (">&-", "utf-8")])
+def test_a_terminal_without_dashes_or_none_at_all_is_no_error(tmp_path, where, encoding):
+    """A dash stands for what is not known, which a run that failed has much of."""
+    (tmp_path / "record.json").write_text('{"schema": 2, "status": "failed", "name": "a"}')
+    code = "from longlens.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        f'"{sys.executable}" -c "{code}" show "{tmp_path}" {where}',
+        shell=True, capture_output=True, env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == b""
+    assert where or b"status        failed\n" in done.stdout

@@ -74,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with plain_output():
             code: int = import_module(f"longlens.cli.{name}").main(words[1:])
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except UsageError as error:
         complain(f"longlens {name}", f"{error} (longlens {name} --help)")
         return 2

@@ -14,7 +14,7 @@ INTERRUPTED = "interrupted; the same command goes on from what is saved"
 
 
 class PlainText:
-    r"""A text stream that spells control characters out, whatever they come from.
+    r"""A text stream that spells out control characters and what its encoding does not have.
 
     >>> import io
     >>> stream = io.StringIO()
@@ -28,7 +28,10 @@ class PlainText:
 
     def write(self, text: str) -> int:
         """Write ``text`` without control characters."""
-        self.stream.write(printable(text))
+        plain = printable(text)
+        if encoding := getattr(self.stream, "encoding", None):  # a terminal's may lack dashes
+            plain = plain.encode(encoding, "backslashreplace").decode(encoding)
+        self.stream.write(plain)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -42,10 +45,13 @@ class PlainText:
 
 @contextmanager
 def plain_output() -> Iterator[None]:
-    """Within the block, what is printed holds no control characters.
+    """Within the block, what is printed holds no control characters, and fits the encoding.
 
     Progress bars, which are made of them, go to standard error.
     """
+    if sys.stdout is None:  # closed, as by `>&-`; print writes nothing
+        yield
+        return
     with redirect_stdout(cast(TextIO, PlainText(sys.stdout))):
         yield
 
