@@ -54,6 +54,19 @@ def test_all_commands_have_one_grammar(command, capsys):
     assert ("--set KEY=VALUE" in out) == (command in WITH_SET)
 
 
+@pytest.mark.parametrize(
+    ("words", "ending"),
+    [("audit mine -o a.svg", ".json"), ("audit mine --plot a.png", ".svg"),
+     ("atlas --output a.html", ".json"), ("atlas --page a.json", ".html"),
+     ("curve runs/a --examples 5 --output a.svg", ".json"), ("show runs/a -o a.png", ".svg")],
+)  # fmt: skip
+def test_a_file_ends_in_what_it_holds(words, ending, capsys):
+    """-o a.svg of an audit would be its record, and then its picture in the place of that."""
+    assert main(words.split()) == 2
+    got = words.split()[-1]
+    assert f": must end in {ending}, got {got!r} (longlens" in capsys.readouterr().err
+
+
 def test_commands_do_not_leave_their_words_to_torchs_compiler(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["longlens", "layrs", "--only", "'a' b"])
     assert main() == 2

@@ -105,7 +105,7 @@ def test_predictions_agree_with_the_evaluation(run, tmp_path, capsys):
     assert [int(row["prediction"]) for row in rows] == [a["prediction"] for a in answers]
     output = tmp_path / "out.tsv"  # it would hold JSON
     assert main(["predict", str(folder), str(tmp_path / "x.txt"), "-o", str(output)]) == 2
-    assert "--output must end in .json or .csv, got" in capsys.readouterr().err
+    assert "--output: must end in .json or .csv, got" in capsys.readouterr().err
     assert not output.exists()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from longlens.cli.parser import Parser, command_line
+from longlens.cli.parser import Parser, command_line, ending_in
 
 EPILOG = """examples:
   longlens atlas                                  every task whose data are there, a minute each
@@ -36,8 +36,10 @@ def parser() -> Parser:
     p.add_argument("--mixers", default="",
                    help="also train these global models, as in s4d (default: probes alone)"
                    )  # fmt: skip
-    p.add_output("the record (default: results/atlas.json)", default=Path("results/atlas.json"))
-    p.add_argument("--page", type=Path, help="the page (default: as --output, ending in .html)")
+    p.add_output("the record (default: results/atlas.json)", ".json",
+                 default=Path("results/atlas.json"))  # fmt: skip
+    p.add_argument("--page", type=ending_in(".html"), metavar="FILE",
+                   help="the page (default: as --output, ending in .html)")  # fmt: skip
     p.add_argument("--runs", default="runs/atlas", help="folder of audits (default: runs/atlas)")
     p.add_argument("--root", help="the data cache")
     p.add_argument("--quiet", action="store_false", dest="progress", help="no progress")

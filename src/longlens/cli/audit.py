@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from longlens.cli.parser import Parser, UsageError, command_line, key_values
+from longlens.cli.parser import Parser, UsageError, command_line, ending_in, key_values
 from longlens.cli.terminal import complain
 from longlens.cli.train import NAMES, inside
 from longlens.runs.cell import with_options
@@ -71,8 +71,8 @@ def parser() -> Parser:
     p.add_argument("--no-diagnostics", action="store_false", dest="diagnostics",
                    help="of what needs no training only the linear probes, the verdict's floor"
                    )  # fmt: skip
-    p.add_output("where to write (default: results/audit_TASK.json)")
-    p.add_argument("--plot", type=Path, metavar="FILE",
+    p.add_output("where to write (default: results/audit_TASK.json)", ".json")
+    p.add_argument("--plot", type=ending_in(".svg"), metavar="FILE",
                    help="the picture (default: as --output, ending in .svg)")  # fmt: skip
     where = p.add_argument_group("where")
     where.add_argument("--runs", default="runs", help="folder of records (default: runs)")

@@ -11,7 +11,7 @@ from statistics import mean
 from typing import Any
 
 from longlens.charts import Line, line_chart, standalone
-from longlens.cli.parser import Parser, UsageError, command_line, numbers
+from longlens.cli.parser import Parser, UsageError, command_line, ending_in, numbers
 from longlens.runs.results import ResultTable, write_results
 
 EPILOG = """examples:
@@ -34,8 +34,8 @@ def parser() -> Parser:
     over.add_argument("--length", help="positions to which examples are cut")
     over.add_argument("--vary", metavar="KEY=V1,V2,…", help="any option of `longlens train`")
     p.add_argument("--seeds", type=int, metavar="N", help="seeds 0 … N-1 (default: each run's own)")
-    p.add_output("where to write (default: results/curve_RUN_OPTION.json)")
-    p.add_argument("--plot", type=Path, metavar="FILE",
+    p.add_output("where to write (default: results/curve_RUN_OPTION.json)", ".json")
+    p.add_argument("--plot", type=ending_in(".svg"), metavar="FILE",
                    help="the picture (default: as --output, ending in .svg)")  # fmt: skip
     p.add_argument("--runs", help="folder of the new records (default: beside the run)")
     p.add_argument("--workers", type=int, default=1, metavar="N", help="runs at a time")

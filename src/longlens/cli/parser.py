@@ -112,9 +112,10 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes",
                           help=f"{what}; may be given again")  # fmt: skip
 
-    def add_output(self, what: str, **more: Any) -> None:
-        """``-o FILE``."""
-        self.add_argument("-o", "--output", type=Path, metavar="FILE", help=what, **more)
+    def add_output(self, what: str, *endings: str, **more: Any) -> None:
+        """``-o FILE``, which ends in one of ``endings``, if there are some."""
+        kind = ending_in(*endings) if endings else Path
+        self.add_argument("-o", "--output", type=kind, metavar="FILE", help=what, **more)
 
     def add_json(self) -> None:
         """``--json``."""
@@ -154,6 +155,22 @@ def key_values(words: Iterable[str], option: str = "--set") -> dict[str, Any]:
             raise UsageError(f"{option} takes KEY=VALUE, got {word!r}")
         values[name] = read_value(text)
     return values
+
+
+def ending_in(*endings: str) -> Callable[[str], Path]:
+    """A reader of names of files that end in one of these; a device or a pipe has no ending.
+
+    >>> ending_in(".json", ".csv")("a.csv").name
+    'a.csv'
+    """
+
+    def read(text: str) -> Path:
+        path = Path(text)
+        if path.suffix and path.suffix not in endings:
+            raise argparse.ArgumentTypeError(f"must end in {' or '.join(endings)}, got {text!r}")
+        return path
+
+    return read
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:

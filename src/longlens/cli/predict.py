@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from longlens.cli.parser import Parser, UsageError
+from longlens.cli.parser import Parser
 from longlens.files import write_output
 from longlens.report.tables import render
 from longlens.tables import csv_text
@@ -52,11 +52,11 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run", help="folder of the run")
     parser.add_argument("inputs", help="a file of examples, or - for standard input")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
-    parser.add_output("write the predictions (.json or .csv) instead of printing them")
+    parser.add_output(
+        "write the predictions (.json or .csv) instead of printing them", ".json", ".csv"
+    )
     parser.add_json()
     args = parser.parse_args(argv)
-    if args.output is not None and args.output.suffix not in (".json", ".csv", ""):
-        raise UsageError(f"--output must end in .json or .csv, got {str(args.output)!r}")
     from longlens.runs.run import find_device
     from longlens.runs.trained import predict_run
 

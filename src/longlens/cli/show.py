@@ -27,7 +27,7 @@ def parser() -> Parser:
         help="default: train.loss, validation.loss and the metric on validation",
     )  # fmt: skip
     p.add_argument("--x", default="step", choices=("step", "epoch", "seconds"))
-    p.add_output("draw all runs into a picture (.svg)")
+    p.add_output("draw all runs into a picture (.svg)", ".svg")
     p.add_json()
     p.add_argument("--width", type=int, default=None, help="characters of a drawn curve")
     return p
