@@ -150,6 +150,13 @@ def test_a_task_is_listed_with_each_of_its_options(run):
             assert re.search(rf"^  {field.name}=\S+  \S", out, re.MULTILINE), field.name
 
 
+def test_the_help_of_import_begins_with_files(capsys):
+    """Options of a file are others than those of arrays; the help of arrays leads to them."""
+    with pytest.raises(SystemExit):
+        main(["data", "import", "--help"])
+    assert "--from PATH" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -174,7 +181,7 @@ def test_a_task_is_listed_with_each_of_its_options(run):
         (["show", "cumsum", "--output", "x.png"], "no pictures"),
         (["verify", "listops"], "not a prepared"),
         (["import", "mine", "--tokens", "/nowhere.npy"], "/nowhere.npy"),
-        (["import", "mine"], "tokens"),
+        (["import", "mine"], "give a file (--from PATH) or arrays (--tokens FILE)"),
     ],
 )
 def test_errors_are_one_line(run, monkeypatch, tmp_path, words, problem):

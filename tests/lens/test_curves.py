@@ -76,6 +76,10 @@ def test_several_runs_are_several_lines(run, tmp_path, monkeypatch):
         (["--vary", "width=3"], "'width' is no option of longlens train"),
         (["--vary", "dim.inner=3"], "'dim' holds 8, which has no parts"),
         (["--vary", "dim=1.5"], "dim must be a whole number, got 1.5"),
+        (["--vary", "lr=fast,slow"], "vary needs numbers, as in lr=1,2,4; got 'fast,slow'"),
+        (["--vary", "lr=1e-3,"], "vary needs numbers, as in lr=1,2,4; got '1e-3,'"),
+        (["--examples", "16", "--seeds", "0"], "seeds must be 1 or more, got 0"),  # it was none
+        (["--examples", "16", "--seeds", "-1"], "seeds must be 1 or more, got -1"),
         (["--examples", "100000"], "limit must be in 1"),
     ],
 )

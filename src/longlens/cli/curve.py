@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from longlens.charts import Line, line_chart, standalone
-from longlens.cli.parser import Parser, UsageError, command_line, ending_in, numbers
+from longlens.cli.parser import Parser, UsageError, command_line, ending_in, numbers, read_value
 from longlens.runs.results import ResultTable, write_results
 
 EPILOG = """examples:
@@ -60,6 +59,8 @@ def draw(table: ResultTable) -> str:
 def main(argv: Sequence[str]) -> int:
     """Run ``longlens curve``; returns the exit code."""
     args = parser().parse_args(argv)
+    if args.seeds is not None and args.seeds < 1:
+        raise UsageError(f"seeds must be 1 or more, got {args.seeds}")
     from longlens.files import write_output
     from longlens.lens.curves import Axis, context_axis, curve, read_options
 
@@ -83,9 +84,9 @@ def main(argv: Sequence[str]) -> int:
         key, equals, text = args.vary.partition("=")
         if not key or not equals:
             raise UsageError(f"vary must be KEY=V1,V2,…, got {args.vary!r}")
-        values = json.loads(f"[{text}]")
-        if not values or not all(isinstance(value, int | float) for value in values):
-            raise ValueError(f"vary needs numbers, as in KEY=1,2,4; got {text!r}")
+        values = [read_value(word) for word in text.split(",")]
+        if not all(isinstance(value, int | float) for value in values):
+            raise UsageError(f"vary needs numbers, as in {key}=1,2,4; got {text!r}")
         axis = Axis(key.rpartition(".")[2], key, tuple(values))
     short = axis.key.rpartition(".")[2]
     output = args.output or Path(f"results/curve_{folders[0].name}_{short}.json")

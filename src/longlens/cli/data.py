@@ -169,13 +169,19 @@ def import_task(words: Sequence[str]) -> None:
         add_options(parser, tasks.import_file, known)
         _describe(tasks.import_file(**vars(parser.parse_args(words))))
         return
+    parser.add_argument("--from", metavar="PATH", help="a file or a folder, in the place of what "
+                        "follows; its options: longlens data import NAME --from PATH --help"
+                        )  # fmt: skip
     docs = explained(tasks.import_arrays)
     for option in ("tokens", "targets", "lengths", "split"):
-        parser.add_argument(f"--{option}", required=option == "tokens", metavar="FILE",
-                            help=f".npy file: {docs[option]}")  # fmt: skip
+        parser.add_argument(f"--{option}", metavar="FILE", help=f".npy file: {docs[option]}")
     others = ("kind", "num_classes", "vocab_size", "validation", "test", "seed", "replace")
     add_options(parser, tasks.import_arrays, others, {"kind": get_args(Kind)})
-    _describe(tasks.import_arrays(**vars(parser.parse_args(words))))
+    given = vars(parser.parse_args(words))
+    del given["from"]  # it was not given
+    if given["tokens"] is None:
+        raise UsageError("give a file (--from PATH) or arrays (--tokens FILE)")
+    _describe(tasks.import_arrays(**given))
 
 
 def show(words: Sequence[str]) -> None:
