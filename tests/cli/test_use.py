@@ -6,8 +6,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from longlens.cli.main import main
+from longlens.models.build import load_model
 from longlens.runs import train_run
 from longlens.runs.run import run_folder
 from longlens.runs.trained import evaluate_run, predict_run
@@ -178,3 +180,29 @@ def test_examples_are_not_chosen_by_values_that_are_many(tmp_path, monkeypatch):
     )
     with pytest.raises(ValueError, match="operator of listops is no single value of an example"):
         evaluate_run(run_folder(options), where={"operator": 0})
+
+
+def test_numbers_are_predicted_where_the_targets_are(tmp_path):
+    """A model of numbers has one at every position; the last T are those that were learned."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 6)).astype(np.float32), rng.normal(size=(20, 2))
+    import_arrays("mine", x, y, root=tmp_path / "data")
+    options = TrainOptions(task="mine", mixer="conv", dim=8, depth=1, steps=1, batch_size=4,
+                           device="cpu", progress=False, root=str(tmp_path / "data"),
+                           runs=str(tmp_path))  # fmt: skip
+    train_run(options)
+    folder = run_folder(options)
+    with torch.no_grad():
+        outputs = load_model(folder).eval()(torch.from_numpy(x[:3, :, None])).numpy()
+    wanted = [pytest.approx(output) for output in outputs[:, -2:]]
+    assert [np.array(one["prediction"]) for one in predict_run(folder, x[:3])] == wanted
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    assert [np.array(one["prediction"]) for one in predict_run(folder, x[:3])] == wanted
+
+    record = json.loads((folder / "record.json").read_text())
+    del record["data"]["target_length"]  # as earlier versions wrote it
+    (folder / "record.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="how many these are neither its record says nor its data"):
+        predict_run(folder, x[:3])
+    (tmp_path / "elsewhere").rename(tmp_path / "data")
+    assert [np.array(one["prediction"]) for one in predict_run(folder, x[:3])] == wanted

@@ -22,7 +22,8 @@ EPILOG = """examples:
   head -1 reviews.txt | longlens predict runs/text-las-0-5e1cd8ed - --json
 
 INPUTS is a .npy file, (N, L) or (N, L, C), or a text file with an example in each line: the text
-itself where the run's task is one on texts, else numbers with commas or spaces between them."""
+itself where the run's task is one on texts, else numbers with commas or spaces between them.
+Numbers are predicted for the last positions of an example, to which the task's targets belong."""
 
 
 def read_examples(path: str) -> list[Any]:

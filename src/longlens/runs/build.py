@@ -247,6 +247,8 @@ def judged(options: TrainOptions, split: Split, kind: str = "supervised") -> Spl
 def describe_data(options: TrainOptions, task: Task) -> dict[str, Any]:
     """What a record says about its data: what was trained on, and what the step was selected on."""
     said = task.describe()
+    if task.spec.target_length is not None:
+        said["target_length"] = task.spec.target_length
     if options.train_on == "train":
         return said
     sizes = {**said["examples"], "train": len(training_split(options, task))}

@@ -55,6 +55,7 @@ class Data(TypedDict, total=False):
     examples: dict[str, int]
     stands_in_for: str
     selected_on: str
+    target_length: int  # of a regression: the last positions, to which its targets belong
 
 
 class MetricName(TypedDict, total=False):

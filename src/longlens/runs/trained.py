@@ -167,8 +167,9 @@ def predict_run(
         device: where to compute.
 
     Returns:
-        for every example ``prediction`` (a class, the next token, or numbers), and for a class or
-        token its ``probability`` and, where the task has names and still the same data, ``name``.
+        for every example ``prediction`` (a class, the next token, or numbers: (T, D) for the last T
+        positions, to which the task's targets belong), and for a class or token its
+        ``probability`` and, where the task has names and still the same data, ``name``.
 
     Raises:
         ValueError: it is no finished run, or an example is not what its model reads.
@@ -176,14 +177,22 @@ def predict_run(
     record, model = load_trained(folder, torch.device(device))
     if model.config.head == "matching":
         raise ValueError(f"{folder} compares two sequences; predict takes one")
+    last = record.data.get("target_length")  # earlier versions of longlens did not write it
     try:
         options = recorded_options(record)
         spec = spec_of(options)
-        # data that took the place of the run's may have other names
-        names = None if other_data(record, options) else spec.class_names
-        encoding = spec.encoding
+        names, encoding = spec.class_names, spec.encoding
+        if other_data(record, options):  # these may have other names
+            names = None
+        else:
+            last = last or spec.target_length
     except ValueError:  # the data are not here
         names, encoding = None, None
+    if model.config.head == "regression" and last is None:
+        raise ValueError(
+            f"{folder} was trained on targets for the last positions of an example; how many these "
+            "are neither its record says nor its data, which are not here any more"
+        )
     inputs = [
         _input(model, _numbers(one, encoding, n) if isinstance(one, str) else one, n)
         for n, one in enumerate(examples)
@@ -200,7 +209,7 @@ def predict_run(
             with torch.no_grad():
                 outputs = ask(model, batch.to(device)).float().cpu()
             for number, output in zip(some, outputs, strict=True):
-                answers[number] = _answer(output, model.config.head, names)
+                answers[number] = _answer(output, model.config.head, names, last)
     return answers
 
 
@@ -263,9 +272,12 @@ def _input(model: Model, example: Array, number: int) -> Array:
     return values
 
 
-def _answer(output: torch.Tensor, head: str, names: Sequence[str] | None) -> dict[str, Any]:
+def _answer(
+    output: torch.Tensor, head: str, names: Sequence[str] | None, last: int | None
+) -> dict[str, Any]:
     if head == "regression":
-        return {"prediction": output.tolist()}
+        assert last is not None
+        return {"prediction": output[-last:].tolist()}
     shares = (output[-1] if head == "language" else output).softmax(-1)
     best = int(shares.argmax())
     answer: dict[str, Any] = {"prediction": best, "probability": float(shares[best])}
