@@ -206,3 +206,14 @@ def test_numbers_are_predicted_where_the_targets_are(tmp_path):
         predict_run(folder, x[:3])
     (tmp_path / "elsewhere").rename(tmp_path / "data")
     assert [np.array(one["prediction"]) for one in predict_run(folder, x[:3])] == wanted
+
+
+def test_the_longest_name_of_a_metric_stands_apart(tmp_path, capsys):
+    import_arrays("mine", np.arange(200) % 5, root=tmp_path)
+    options = TrainOptions(task="mine", length=8, mixer="gru", dim=8, depth=1, steps=1,
+                           batch_size=4, device="cpu", progress=False, root=str(tmp_path),
+                           runs=str(tmp_path))  # fmt: skip
+    train_run(options)
+    capsys.readouterr()
+    assert main(["evaluate", str(run_folder(options))]) == 0
+    assert "\nbits_per_token  " in capsys.readouterr().out

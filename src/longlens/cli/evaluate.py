@@ -55,9 +55,10 @@ def main(argv: Sequence[str]) -> int:
         print(json.dumps(values, indent=1))
         return 0
     groups = {name: table for name, table in values.items() if isinstance(table, dict)}
-    for name, value in values.items():
-        if name not in groups:
-            print(f"{name:<12}{show(value)}")
+    plain = {name: value for name, value in values.items() if name not in groups}
+    width = max(12, max(map(len, plain)) + 2)
+    for name, value in plain.items():
+        print(f"{name:<{width}}{show(value)}")
     for name, table in groups.items():
         print(f"\n{render([{name: key, **entry} for key, entry in table.items()])}")
     return 0
