@@ -167,6 +167,7 @@ def test_a_folder_of_a_mixers_name_is_reached_by_its_path(runs, monkeypatch):
         ("s4dd", "unknown mixer or run 's4dd'; did you mean 's4d'"),
         ("runs/nothing", "there is no folder runs/nothing"),
         ("las:window", "options are written as in las:bound=0.05,window=9, got 'las:window'"),
+        ("las:dim=8", "dim is no option of a mixer here; give --dim, got 'las:dim=8'"),
         ("las:windo=3", "unknown option of 'las' 'windo'; did you mean 'window'"),
     ],
 )
@@ -203,7 +204,7 @@ def test_without_libraries_for_pictures_there_are_numbers(tmp_path, capsys, monk
     assert not (tmp_path / "kernels.png").exists()
 
 
-@pytest.mark.parametrize("option", [{"length": 1}, {"batch": 0}, {"inputs": "noise"}])
+@pytest.mark.parametrize("option", [{"length": 1}, {"batch": 0}, {"dim": 0}, {"inputs": "noise"}])
 def test_wrong_values(option):
     (name,) = option
     with pytest.raises(ValueError, match=name):

@@ -89,6 +89,8 @@ def find_subjects(
         raise ValueError(f"length must be at least 2, got {length}")
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
+    if dim < 1:
+        raise ValueError(f"dim must be at least 1, got {dim}")
     word, _, rest = text.partition(":")
     if word in MIXERS:
         return [_fresh(text, word, _options(text, rest), length or 512, dim, batch, seed)]
@@ -117,6 +119,8 @@ def _options(text: str, rest: str) -> dict[str, Any]:
 def _fresh(
     text: str, mixer: str, options: dict[str, Any], length: int, dim: int, batch: int, seed: int
 ) -> Subject:
+    if "dim" in options:
+        raise ValueError(f"dim is no option of a mixer here; give --dim, got {text!r}")
     if "max_length" in options_of(mixer):
         options = {"max_length": length, **options}
     with torch.random.fork_rng(devices=[]):
