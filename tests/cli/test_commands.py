@@ -2,12 +2,14 @@
 
 import csv
 import re
+import runpy
 import sys
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+import longlens
 from longlens.cli import bench
 from longlens.cli.main import COMMANDS, main
 
@@ -16,6 +18,13 @@ def test_help_lists_the_commands(capsys):
     assert main([]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in COMMANDS)
+
+
+def test_the_package_runs_as_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["longlens", "--version"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_module("longlens", run_name="__main__")
+    assert capsys.readouterr().out == f"{longlens.__version__}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -13,7 +13,7 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
 from itertools import pairwise
