@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from longlens.cli.main import main
-from longlens.tasks import DataError, import_arrays, import_file, load
+from longlens.tasks import DataError, import_arrays, import_file, load, own
+from longlens.tasks.imported import imported_folder
 from longlens.tasks.split import split_examples, stratified
 
 X = np.random.default_rng(0).standard_normal((30, 7)).round(3)
@@ -289,6 +290,11 @@ def test_a_set_of_an_installed_package(tmp_path, monkeypatch):
              "--batch_size", "4", "--progress", "false"]  # fmt: skip
     assert main(words) == 0
     assert main([*words[:2], "ucr:Yours", *words[3:]]) == 1
+    first = [None]  # not there when it was asked for, but another process was faster
+    monkeypatch.setattr(
+        own, "imported_folder", lambda *args: first.pop() if first else imported_folder(*args)
+    )
+    assert own.bring_ucr("ucr:Mine", tmp_path) == "mine"
 
 
 def test_a_file_is_imported_and_audited_in_one_go(tmp_path, monkeypatch, capsys):

@@ -184,7 +184,11 @@ def bring_ucr(source: str, root: str | Path | None = None) -> str:
     """The name of the task that ``ucr:NAME`` is, imported unless it is there."""
     name = name_of(source)
     if imported_folder(root, name) is None:
-        import_file(source, root=root)
+        try:
+            import_file(source, root=root)
+        except DataError:
+            if imported_folder(root, name) is None:  # else another process was faster
+                raise
     return name
 
 
