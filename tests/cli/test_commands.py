@@ -22,7 +22,6 @@ def test_help_lists_the_commands(capsys):
 
 def test_the_package_runs_as_the_command(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["longlens", "--version"])
-    monkeypatch.delitem(sys.modules, "longlens.__main__", raising=False)  # runpy warns of it
     with pytest.raises(SystemExit, match=r"^0$"):
         runpy.run_module("longlens", run_name="__main__")
     assert capsys.readouterr().out == f"{longlens.__version__}\n"

@@ -152,7 +152,7 @@ def test_ones_own_experiment_runs_and_is_collected(tmp_path, capsys, monkeypatch
     record = content.records[0]
     assert record.status == "finished" and record.error is None
     assert record.options["mixer"] == "las" and record.options["dim"] == 8
-    assert "runs" not in record.options and "clip" not in record.options  # the default
+    assert "runs" not in record.options and "lr" not in record.options  # the default
     assert record.metrics["test"]["r2"] is not None and record.epochs == 0.5
     assert record.curves["validation.r2"][-1][0] == 2
     assert content.command == "longlens run mine.py"

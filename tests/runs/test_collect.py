@@ -94,9 +94,7 @@ def test_every_run_is_kept_with_its_labels(folder):
     damaged, record, cut, failed = table.records
     assert "damaged" in damaged.error and failed.error == "not finite"
     assert "killed, or still running" in cut.error
-    assert record.options == {
-        "task": "image", "mixer": "las", "seed": 0, "lr": 0.01, "optimizer": "muon",
-    }  # fmt: skip
+    assert record.options == {"task": "image", "mixer": "las", "seed": 0, "lr": 0.01}
     assert record.metrics["test"]["accuracy"] == 0.333333
     assert record.epochs == 5.0 and record.wall_seconds == 90.0 and record.steps == 500
     curve = record.curves["train.loss"]

@@ -104,7 +104,7 @@ def test_a_stop_comes_back_from_another_process():
 
 def test_options_and_mappings_are_the_same_cells(tmp_path):
     (cell,) = cells_in(tmp_path, 1)
-    options = TrainOptions.from_values({**cell, "lr": "2e-3", "progress": False})
+    options = TrainOptions.from_values({**cell, "lr": "1e-3", "progress": False})
     assert sweep([options]) == sweep([cell])
 
 

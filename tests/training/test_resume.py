@@ -177,7 +177,7 @@ def stopped_run(run_options, monkeypatch, **changes):
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
-        ({"lr": 0.5}, "lr is 0.5, was 0.002"),
+        ({"lr": 0.5}, "lr is 0.5, was 0.001"),
         ({"dim": 16}, "dim is 16, was 8"),
         ({"task_options": {"train": 61, "validation": 12, "test": 12}}, "the data are"),
     ],

@@ -53,8 +53,7 @@ def train(
         task = tasks.load("listops", folder, train=2000, validation=64, test=64)
         options = TrainOptions(
             mixer=mixer, dim=dim, depth=depth, length=length, batch_size=batch_size, device=device,
-            dtype="float32", compile=False, optimizer="adamw", steps=10**6, progress=False,
-            runs=folder,
+            dtype="float32", compile=False, steps=10**6, progress=False, runs=folder,
         )  # fmt: skip
         loops = {
             "minimal loop": _minimal(options, task),

@@ -14,8 +14,8 @@ from longlens.cli.parser import Parser, UsageError, command_line, ending_in, num
 from longlens.runs.results import ResultTable, write_results
 
 EPILOG = """examples:
-  longlens curve runs/listops-las-0-b16baa3b --context 64,128,256,512
-  longlens curve runs/listops-las-0-b16baa3b runs/listops-s4d-0-d9ad8424 --examples 1000,5000,25000
+  longlens curve runs/listops-las-0-5e1cd8ed --context 64,128,256,512
+  longlens curve runs/listops-las-0-5e1cd8ed runs/listops-s4d-0-91ad33c0 --examples 1000,5000,25000
   longlens curve runs/far-order-s4d-0-0c1e --vary task_options.distance=64,256,1024 --seeds 3
 
 Every point is trained anew with the run's own options, of which one is replaced, and gets a record

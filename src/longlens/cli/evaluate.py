@@ -10,11 +10,11 @@ from longlens.report.tables import render, show
 from longlens.runs.cell import with_options
 
 EPILOG = """examples:
-  longlens evaluate runs/listops-las-0-b16baa3b                   test, once more
-  longlens evaluate runs/listops-las-0-b16baa3b --split validation --json
-  longlens evaluate runs/listops-las-0-b16baa3b --where operator=3   sums alone (SM), by depth
+  longlens evaluate runs/listops-las-0-5e1cd8ed                   test, once more
+  longlens evaluate runs/listops-las-0-5e1cd8ed --split validation --json
+  longlens evaluate runs/listops-las-0-5e1cd8ed --where operator=3   sums alone (SM), by depth
   longlens evaluate runs/far-order-las-0-5e1c --set task_options.distance=64   a greater distance
-  longlens evaluate runs/text-las-0-822cdbf8 --task mine          your own data, imported"""
+  longlens evaluate runs/text-las-0-5e1cd8ed --task mine          your own data, imported"""
 
 
 def main(argv: Sequence[str]) -> int:

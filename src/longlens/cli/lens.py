@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EPILOG = """examples:
   longlens lens s4d mega sgconv las
-  longlens lens runs/listops-las-0-b16baa3b runs/listops-softmax-0-9acb9443
+  longlens lens runs/listops-las-0-5e1cd8ed runs/listops-softmax-0-77aa31c2
   longlens lens las:bound=0.05,window=9 softmax --folder wide/"""
 
 

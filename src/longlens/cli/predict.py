@@ -16,10 +16,10 @@ from longlens.tables import csv_text
 from longlens.tasks.npy import open_npy
 
 EPILOG = """examples:
-  longlens predict runs/mine-las-0-bed9a8f5 new.npy               classes and their probabilities
-  longlens predict runs/mine-las-0-bed9a8f5 new.csv -o new.json
-  longlens predict runs/text-las-0-822cdbf8 reviews.txt           a text in each line
-  head -1 reviews.txt | longlens predict runs/text-las-0-822cdbf8 - --json
+  longlens predict runs/mine-las-0-5e1cd8ed new.npy               classes and their probabilities
+  longlens predict runs/mine-las-0-5e1cd8ed new.csv -o new.json
+  longlens predict runs/text-las-0-5e1cd8ed reviews.txt           a text in each line
+  head -1 reviews.txt | longlens predict runs/text-las-0-5e1cd8ed - --json
 
 INPUTS is a .npy file, (N, L) or (N, L, C), or a text file with an example in each line: the text
 itself where the run's task is one on texts, else numbers with commas or spaces between them.

@@ -19,7 +19,7 @@ from longlens.runs.record import Record
 def parser() -> Parser:
     """The command line of ``longlens show``."""
     p = Parser("show", "Show runs: options, results, events and curves.", "example: longlens show "
-               "runs/listops-las-0-b16baa3b runs/listops-s4d-0-d9ad8424\n"
+               "runs/listops-las-0-5e1cd8ed runs/listops-s4d-0-91ad33c0\n"
                "         --curve validation.accuracy -o curves.svg")  # fmt: skip
     p.add_argument("run", nargs="+", help="folder of a run")
     p.add_argument(

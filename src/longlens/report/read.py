@@ -10,7 +10,7 @@ from typing import Any
 
 from longlens.config import did_you_mean
 from longlens.runs.record import FIELDS, SPLITS, Record
-from longlens.training.options import PLACEMENT, TrainOptions, first_options
+from longlens.training.options import PLACEMENT, TrainOptions
 
 # Options that say how a run is computed or what else is measured after it, and not what it learns;
 # two runs of an experiment that differ in nothing else, mixer and seed aside, may be compared.
@@ -93,9 +93,9 @@ def sort(runs: Sequence[Record], by: str, down: bool = False) -> list[Record]:
 def differing_options(runs: Sequence[Record], besides: Container[str] = SHOWN) -> list[str]:
     """Names of the options, besides some, in which ``runs`` differ, nested ones with a dot.
 
-    An option that a record does not know had its first default.
+    An option that a record does not know had its default.
     """
-    defaults = dict(_flatten(first_options() | STATED))
+    defaults = dict(_flatten(TrainOptions().to_json() | STATED))
     flat = [defaults | dict(_flatten(run.options)) for run in runs]
     names = sorted({name for options in flat for name in options})
     return [

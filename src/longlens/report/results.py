@@ -13,7 +13,7 @@ from longlens.runs.document import read_document
 from longlens.runs.folders import EXPERIMENT, curve_lines, find_runs
 from longlens.runs.record import RECORD, Record, inside
 from longlens.runs.results import ResultTable, collect, table_of
-from longlens.training.options import PLACEMENT, first_options
+from longlens.training.options import PLACEMENT, TrainOptions
 
 # What a reader looks for first comes first; results without runs of ours come last.
 ORDER = ("lasplus", "table2", "readings", "locality", "techniques", "table4", "table7", "table3",
@@ -214,7 +214,7 @@ def tables_of_runs(name: str, runs: Sequence[Record], skipped: list[str]) -> lis
     """
     runs = [run for run in runs if not run.name.endswith("/pretrain")]  # a stage of the run above
     judged = {run.get("task"): run.metric_name for run in runs if run.is_finished}
-    defaults = first_options()
+    defaults = TrainOptions().to_json()
     tables: dict[str, list[Record]] = {}
     for column, beside in _columns_of_runs(runs).items():
         # An option of training that differs between mixers stands in the rows of all of them.

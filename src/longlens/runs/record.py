@@ -22,7 +22,7 @@ from longlens.files import replace_file, to_json
 from longlens.runs.document import SCHEMA, now, read_document, seconds_between
 from longlens.training.log import Log
 from longlens.training.mirror import Mirror
-from longlens.training.options import PLACEMENT, first_options
+from longlens.training.options import PLACEMENT, TrainOptions
 from longlens.untrusted import check_shape, shape_of
 
 RECORD = "record.json"
@@ -88,7 +88,7 @@ class Record:
     protocol: str | None = None
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
-    """Of ``longlens train``; in results those alone that are not the (first) default."""
+    """Of ``longlens train``; in results those alone that are not the default."""
     provenance: dict[str, str | int | float | bool | None] = field(default_factory=dict)
     clean: bool | None = None
     """Whether the code was that of its commit, in every process that contributed."""
@@ -232,12 +232,12 @@ def inside(values: Any, path: str) -> Any:
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Task, mixer and seed, and what decides the run and is not as it was by default at first.
+    """Task, mixer and seed, and the options that decide what is computed and are not the default.
 
     >>> given_options({"task": "text", "lr": 0.1, "dim": 128, "runs": "runs"})
     {'task': 'text', 'lr': 0.1}
     """
-    defaults = first_options()
+    defaults = TrainOptions().to_json()
     return {
         name: value
         for name, value in options.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from longlens.config import ModelOptions, typed
@@ -53,9 +53,6 @@ PLACEMENT = frozenset(
     }
 )  # fmt: skip
 
-# Defaults that have changed since. What a record or the name of a run leaves out is as it was then.
-FIRST_DEFAULTS = {"optimizer": "adamw", "lr": 1e-3}
-
 
 @dataclass(frozen=True)
 class DataOptions:
@@ -80,7 +77,7 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
 
     >>> options = TrainOptions(task="listops", mixer="s4d", steps=100)
     >>> options.protocols, options.default_name()
-    (('scratch',), 'listops-s4d-0-d24ef877')
+    (('scratch',), 'listops-s4d-0-f4b5dde3')
     """
 
     pixels: str = "auto"
@@ -120,13 +117,13 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     """Wall time once the data are there, as in 90s, 8m or 1.5h; fixes steps after a timing."""
 
     # --- optimisation ---
-    optimizer: str = "muon"
-    """muon (orthogonalised momentum for the blocks' matrices, AdamW for the rest), or adamw."""
+    optimizer: str = "adamw"
+    """adamw, or muon: orthogonalised momentum for the blocks' matrices, AdamW for the rest."""
     batch_size: int = 64
     """Examples of a step, over all ranks."""
     micro_batch: int | str | None = None
     """Rows a rank computes at once; auto: the most that fit in memory; None: all."""
-    lr: float = 2e-3
+    lr: float = 1e-3
     """Peak learning rate; parameters that carry their own keep it (scaled by the schedule)."""
     schedule: str = "cosine"
     """One of cosine, linear, constant and plateau, after the warm-up."""
@@ -268,8 +265,6 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be {least} or more, got {value}")
-        if self.seed >= 2**63:
-            raise ValueError(f"seed must be below 2**63, got {self.seed}")
         for name in ("beta1", "beta2", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in 0 … 1, without 1, got {getattr(self, name)}")
@@ -312,35 +307,28 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
         return {key: value for key, value in self.to_json().items() if key not in PLACEMENT}
 
     def default_name(self) -> str:
-        """``task-mixer-seed-hash``; options that have their first default are not in the hash."""
-        defaults = first_options()
+        """``task-mixer-seed-hash``; options left at their default do not change the hash."""
+        defaults: dict[str, Any] = {
+            f.name: {} if f.name.endswith("_options") else f.default for f in fields(type(self))
+        }
         given = {key: value for key, value in self.identity().items() if value != defaults[key]}
         text = json.dumps(given, sort_keys=True)
         digest = sha256_of(text)[:8]
         return f"{self.task}-{self.mixer}-{self.seed}-{digest}"
 
 
-def first_options() -> dict[str, Any]:
-    """What a record means by the options that it leaves out.
-
-    >>> first_options()["lr"], TrainOptions().lr
-    (0.001, 0.002)
-    """
-    return TrainOptions().to_json() | FIRST_DEFAULTS
-
-
 def recorded_identity(options: Mapping[str, Any]) -> dict[str, Any]:
     """What decided an earlier run, of which ``options`` are recorded.
 
-    An option that did not exist yet has its first default, which must be what was done before: so
-    runs outlive new options.
+    An option that did not exist yet has its default, which must be what was done before: so runs
+    outlive new options.
 
     >>> then = recorded_identity({"lr": 0.1, "name": "a"})
-    >>> then["lr"], then["optimizer"], then["clip"], "name" in then
-    (0.1, 'adamw', 1.0, False)
+    >>> then["lr"], then["clip"], "name" in then
+    (0.1, 1.0, False)
     """
-    values = {**first_options(), **options}
-    return {key: value for key, value in values.items() if key not in PLACEMENT}
+    given = {key: value for key, value in options.items() if key not in PLACEMENT}
+    return TrainOptions().identity() | given
 
 
 def difference(now: Mapping[str, Any], then: Mapping[str, Any]) -> str:
