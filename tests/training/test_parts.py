@@ -237,6 +237,7 @@ def test_next_tokens_leave_out_padding():
         ({"micro_batch": "big"}, "micro_batch must be"),
         ({"beta2": 1.0}, "beta2"),
         ({"lr": -1.0}, "lr must be 0 or more"),
+        ({"seed": 2**63}, r"seed must be below 2\*\*63, got 9223372036854775808"),
         ({"optimizer": "sgd"}, "optimizer must be one of adamw, muon"),
     ],
 )

@@ -265,6 +265,8 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be {least} or more, got {value}")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2**63, got {self.seed}")
         for name in ("beta1", "beta2", "ema"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in 0 … 1, without 1, got {getattr(self, name)}")
