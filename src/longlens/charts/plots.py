@@ -16,6 +16,7 @@ from longlens.charts.svg import (
     bar_of,
     bare,
     curve,
+    extent,
     frame,
     legend,
     level,
@@ -162,7 +163,7 @@ def dot_chart(
     for row, bars in spread.items():
         numbers += [rows[row][name] + sign * bar for name, bar in bars.items() for sign in (1, -1)]
     scale, x0, x1 = _x_range(numbers, log)
-    longest = LETTER * max(map(len, rows))
+    longest = max(map(extent, rows))
     names = {row: wrapped(row, width - 24) for row in rows} if longest > 0.45 * width else {}
     written = {} if digits is None else _written(rows, hollow, spread, digits)
     wide = LETTER * max(map(len, written.values()), default=0)

@@ -46,6 +46,15 @@ def wrapped(words: str, width: float) -> list[str]:
     return textwrap.wrap(words, max(8, int(width / LETTER))) or [""]
 
 
+def extent(word: str) -> float:
+    """How wide a word is drawn, about; short ones of wide letters are wider than ``LETTER`` says.
+
+    >>> extent("CumMax") > extent("select")
+    True
+    """
+    return LETTER * len(word) + 2 * sum(letter.isupper() or letter in "mw" for letter in word)
+
+
 def standalone(picture: str) -> str:
     """A chart as a file of its own, with its colours for light and for dark ground."""
     style = (
