@@ -140,6 +140,17 @@ def test_more_labels_are_marked_where_something_is_published(tmp_path, used):
     assert ours_alone.marks == [] and ours_alone.comparable
 
 
+def test_views_are_marked_and_may_be_compared(tmp_path):
+    values = table2()
+    for one in values["records"]:
+        if (one["row"], one["column"]) == ("LaS", "Text"):
+            one["options"] = {**one.get("options", {}), "views": 16}
+    found = experiment(tmp_path, values)
+    cell = table(found)["LaS"]["Text"]
+    assert [word for word, _ in cell.marks] == ["16 views"] and cell.comparable
+    assert "[16 views] (79.28)" in text_table(found).markdown()
+
+
 def test_failed_runs_have_no_number(tmp_path):
     values = table2()
     lost = record("S4", "Image")

@@ -33,6 +33,13 @@ def main(argv: Sequence[str]) -> int:
         help="only these examples, as in operator=3; may be given again",
     )
     parser.add_argument("--length", type=int, help="cut examples to this many positions")
+    parser.add_argument(
+        "--views",
+        type=int,
+        metavar="N",
+        help="average over each example and N-1 copies, augmented as in training (default: the "
+        "run's)",
+    )
     parser.add_argument("--batch_size", type=int, help="examples at once (default: the run's)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--root", help="the data cache (default: the run's)")
@@ -49,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     values = evaluate_run(
         args.run, args.split, where=key_values(args.where, "--where"), task=args.task,
         task_options=task_options, length=args.length, batch_size=args.batch_size,
-        device=find_device(args.device).type, root=args.root,
+        views=args.views, device=find_device(args.device).type, root=args.root,
     )  # fmt: skip
     if args.json:
         print(json.dumps(values, indent=1))

@@ -149,6 +149,9 @@ class TableCell:
         if self.beside_published and any(map(uses_more_labels, self.records)):
             marks.append(("more labels", "trained on values of subexpressions, which the task does "
                           "not give: compares with no published number"))  # fmt: skip
+        for views in sorted({int(r.options.get("views") or 1) for r, _ in self.scored} - {1}):
+            marks.append((f"{views} views", "probabilities averaged over each test example and "
+                          f"{views - 1} augmented copies of it"))  # fmt: skip
         if self.values and not any(r.metrics.get("test") for r, _ in self.scored):
             marks.append(("validation", "on the validation split: there is no test result"))
         if self.mixed:

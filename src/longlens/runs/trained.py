@@ -74,6 +74,7 @@ def evaluate_run(
     task_options: Mapping[str, Any] | None = None,
     length: int | None = None,
     batch_size: int | None = None,
+    views: int | None = None,
     device: str = "cpu",
     root: str | None = None,
 ) -> dict[str, Any]:
@@ -88,6 +89,7 @@ def evaluate_run(
         task_options: go over those of the run (of another task: its defaults).
         length: cut examples to this many positions; None: as in training.
         batch_size: None: as in training.
+        views: of each example, over which probabilities are averaged; None: the run's.
         device: where to compute.
         root: the data cache; None: the run's.
 
@@ -109,6 +111,8 @@ def evaluate_run(
     changes |= {} if root is None else {"root": root}
     changes |= {} if length is None else {"length": length}
     options = recorded_options(record, **changes)
+    if views is not None:
+        options = replace(options, views=views)
     if task is not None:
         options = replace(options, task=task, task_options={})
     if task_options:
@@ -139,7 +143,8 @@ def evaluate_run(
         batches.members = np.intersect1d(batches.members, found)
     if not len(batches.members):
         raise ValueError(f"{options.task} has no example in {split} with {dict(where or {})}")
-    metrics = evaluate(Engine(job, options, ranks), batches.epoch(0), rows, groups=True)
+    engine = Engine(job, options, ranks)
+    metrics = evaluate(engine, batches.epoch(0), rows, groups=True, views=options.views)
     return {"run": str(folder), "task": options.task, "split": split,
             "examples": len(batches.members), **metrics}  # fmt: skip
 

@@ -62,7 +62,7 @@ class Prepare:
 
     Args:
         kind: "supervised", or for pretraining "masked" or "causal".
-        transform: augmentation, in training only.
+        transform: augmentation, in training, and for further views of an example in a test.
         hide: hides tokens; for denoising in training only, for masked pretraining always.
         masked: give every batch a mask, also one without padding, so that there are fewer
             programs to compile.
@@ -88,13 +88,19 @@ class Prepare:
         """How many rows the model gets for an example."""
         return 2 if self.pairs and self.kind != "supervised" else 1
 
-    def __call__(self, batch: Batch, generator: torch.Generator, training: bool) -> Examples:
-        """Make the examples of a step."""
+    def __call__(
+        self,
+        batch: Batch,
+        generator: torch.Generator,
+        training: bool,
+        augmented: bool | None = None,
+    ) -> Examples:
+        """Make the examples of a step; ``augmented`` None: in training."""
         inputs, mask = batch.inputs, batch.mask
         if mask is None and self.masked:
             shape = inputs.shape[:-1] if inputs.is_floating_point() else inputs.shape
             mask = torch.ones(shape, dtype=torch.bool, device=inputs.device)
-        if training and self.transform is not None:
+        if (training if augmented is None else augmented) and self.transform is not None:
             inputs = self.transform(inputs, mask, generator)
         if self.pairs and self.kind != "supervised":
             inputs, mask = inputs.flatten(0, 1), None if mask is None else mask.flatten(0, 1)

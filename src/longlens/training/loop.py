@@ -338,14 +338,14 @@ class Trainer:
         self._write(line)
         self.display.evaluated(line)
 
-    def _evaluate(self, split: str, batches: Batches) -> dict[str, Any]:
+    def _evaluate(self, split: str, batches: Batches, views: int = 1) -> dict[str, Any]:
         def each(number: int) -> None:
             self.display.evaluating(self.state.step, split, number, len(batches))
             if self.signals.received and self.ranks.world_size == 1:
                 raise Interrupted
 
         rows, epoch = self.evaluation_rows, batches.epoch(0)
-        return evaluate(self.engine, epoch, rows, groups=True, each=each)
+        return evaluate(self.engine, epoch, rows, groups=True, each=each, views=views)
 
     # ------------------------------------------------------------------ checkpoints, the end
 
@@ -387,10 +387,11 @@ class Trainer:
         else:  # validation was never finite: the last weights stay, and the metrics show it
             self.state.best_step = self.state.step
         metrics = {"validation": self.state.best_metrics}
+        views = 1 if self.job.test is None else self.options.views  # pretraining has no test
         try:
             for split, batches in (("validation", self.job.validation), ("test", self.job.test)):
-                if batches is not None and not metrics.get(split):
-                    metrics[split] = self._evaluate(split, batches)
+                if batches is not None and (views > 1 or not metrics.get(split)):
+                    metrics[split] = self._evaluate(split, batches, views)
         except Interrupted:
             raise self._stopped(self.signals.received) from None
         return Result(self.state.best_step, metrics)

@@ -37,7 +37,7 @@ CHOICES = {
 LEAST = {
     **dict.fromkeys(("steps", "batch_size", "log_every", "buckets", "multiple", "depth", "dim"), 1),
     **dict.fromkeys(("evaluate_every", "evaluate_batch", "limit", "length", "keep_checkpoints"), 1),
-    **dict.fromkeys(("pretrain_steps", "plateau_patience"), 1),
+    **dict.fromkeys(("pretrain_steps", "plateau_patience", "views"), 1),
     **dict.fromkeys(("lr", "warmup", "weight_decay", "clip", "seed", "patience", "final_lr"), 0),
     **dict.fromkeys(("denoise_weight", "checkpoint_seconds"), 0),
     **dict.fromkeys(("collapse", "collapse_steps"), 0),
@@ -156,6 +156,9 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     often where evaluations would take more than a tenth of the work."""
     evaluate_batch: int | None = None
     """Examples of an evaluation batch, over all ranks; None: batch_size."""
+    views: int = 1
+    """In the end, average the probabilities over this many views of an example: itself, and copies
+    augmented as in training."""
     patience: int = 0
     """Stop after this many evaluations without improvement; 0: never."""
     ablate: str = "none"
@@ -248,6 +251,11 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
                     "protocol must be scratch, or some of denoise, values, scratchpad, augment and "
                     f'pretrain joined by "+", got {self.protocol!r}'
                 )
+        if self.views > 1 and "augment" not in self.protocols:
+            raise ValueError(
+                f"views={self.views} needs a protocol with augment, which makes the copies, got "
+                f"{self.protocol!r}"
+            )
         if len({"denoise", "values", "scratchpad"} & set(self.protocols)) > 1:
             raise ValueError(
                 "denoise, values and scratchpad are each a second loss, and there can be one, got "
