@@ -262,6 +262,24 @@ def test_other_decays():
     assert ASK["decays"](Results((header.with_records(alone),))) is None
 
 
+def test_a_decay_in_the_place_of_las():
+    alibi = runs("ALiBi", (0.82, 0.83), mixer="alibi")
+    answer = ASK["decays"](results(alibi, runs("LaS", HIGH)))
+    assert answer.short == (
+        "At the paper's settings, against LaS, ALiBi is ahead on Text (+9.5 points)."
+    )
+    assert "ALiBi 82.50 ± 0.71, LaS 73.00 ± 0.50, a difference of +9.5" in answer.sentences[0]
+    assert ASK["decays"](results(runs("LaS", HIGH))) is None
+
+
+def test_a_small_difference_is_no_zero():
+    near, nearer = (0.99991, 0.99992), (0.99985, 0.99986)
+    pair = [runs(row, each, "CumMax", metric="r2")
+            for row, each in (("softmax", near), ("LaS", nearer))]  # fmt: skip
+    answer = ASK["cannot"](results(*pair, name="table7", metric="r2"))
+    assert answer.short.endswith("LaS is behind on CumMax (−0.00006 R²).")
+
+
 def test_longer_examples():
     experiment = find("lengths")
     values = {"softmax, rotary": (0.99, 0.8, 0.6, 0.5), "LaS": (1.0, 0.9, 0.8, 0.7)}

@@ -77,6 +77,8 @@ class Difference:
         """The difference, or another one of this metric, with its sign."""
         shown = self.value if value is None else value
         digits = 1 if self.ours.metric.name == "accuracy" else 3
+        if digits == 3 and 0 < abs(shown) < 0.0005:  # what is left of an R² near 1
+            digits = min(6, math.ceil(-math.log10(abs(shown))))
         text = f"{shown:+.{digits}f}".replace("-", "−")
         return text if text.strip("+−0.") else text[1:]
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from longlens.charts import dot_chart
 from longlens.report.cells import TableCell, table
-from longlens.report.compare import T95, joined
+from longlens.report.compare import T95, Difference, grouped, joined
 from longlens.report.las_findings import Answer
 from longlens.report.layout import Figure, full_width
 from longlens.report.results import Results
+from longlens.runs.results import ResultTable
 
 NEITHER = ("no decay", "no smoother")
 LAS = ("LaS", "average")
@@ -40,10 +41,43 @@ class Effect(NamedTuple):
 
 
 def other_decays(results: Results) -> Answer | None:
-    """The best decay and smoother beside LaS and neither, and what each adds to none."""
-    found = next((e for e in results.experiments if e.name == "decays"), None)
-    if found is None:
+    """ALiBi in the place of LaS; the best decay and smoother, and what each adds to none."""
+    named = {e.name: e for e in results.experiments}
+    answers = [_in_its_place(named["table2"])] if "table2" in named else []
+    answers += [_with_smoothers(named["decays"])] if "decays" in named else []
+    there = [answer for answer in answers if answer is not None]
+    if not there:
         return None
+    return Answer(
+        " ".join(answer.short for answer in there),
+        [sentence for answer in there for sentence in answer.sentences],
+        [figure for answer in there for figure in answer.figures],
+        {at: title for answer in there for at, title in answer.evidence.items()},
+    )
+
+
+def _in_its_place(found: ResultTable) -> Answer | None:
+    """ALiBi against LaS where all else is as the paper has it."""
+    cells = table(found)
+    pairs = [
+        Difference(column, cells["ALiBi"][column], cells["LaS"][column])
+        for column in found.columns
+        if {"ALiBi", "LaS"} <= cells.keys()
+        and all(cells[row][column].is_of_one_model for row in ("ALiBi", "LaS"))
+    ]
+    if not pairs:
+        return None
+    said = [
+        f"{d.label}, at the paper's settings: ALiBi {d.ours.text()}, LaS {d.theirs.text()}, a "
+        f"difference of {d.amount()}{d.unit} ({d.evidence()})."
+        for d in pairs
+    ]
+    short = f"At the paper's settings, against LaS, ALiBi is {grouped(pairs)}."
+    return Answer(short, said, (), {f"t-{found.name}": found.title})
+
+
+def _with_smoothers(found: ResultTable) -> Answer | None:
+    """The best decay and smoother beside LaS and neither, and what each adds to none."""
     cells = table(found)
     short, said, figures = [], [], []
     for column in found.columns:
