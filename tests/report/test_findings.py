@@ -266,7 +266,7 @@ def test_a_decay_in_the_place_of_las():
     alibi = runs("ALiBi", (0.82, 0.83), mixer="alibi")
     answer = ASK["decays"](results(alibi, runs("LaS", HIGH)))
     assert answer.short == (
-        "At the paper's settings, against LaS, ALiBi is ahead on Text (+9.5 points)."
+        "In the place of LaS, at the paper's settings, ALiBi is ahead on Text (+9.5 points)."
     )
     assert "ALiBi 82.50 ± 0.71, LaS 73.00 ± 0.50, a difference of +9.5" in answer.sentences[0]
     assert ASK["decays"](results(runs("LaS", HIGH))) is None

@@ -48,9 +48,10 @@ def other_decays(results: Results) -> Answer | None:
     there = [answer for answer in answers if answer is not None]
     if not there:
         return None
+    first, *more = there  # the page's first screen has room for one
     return Answer(
-        " ".join(answer.short for answer in there),
-        [sentence for answer in there for sentence in answer.sentences],
+        first.short,
+        [*first.sentences, *(s for answer in more for s in (answer.short, *answer.sentences))],
         [figure for answer in there for figure in answer.figures],
         {at: title for answer in there for at, title in answer.evidence.items()},
     )
@@ -72,7 +73,7 @@ def _in_its_place(found: ResultTable) -> Answer | None:
         f"difference of {d.amount()}{d.unit} ({d.evidence()})."
         for d in pairs
     ]
-    short = f"At the paper's settings, against LaS, ALiBi is {grouped(pairs)}."
+    short = f"In the place of LaS, at the paper's settings, ALiBi is {grouped(pairs)}."
     return Answer(short, said, (), {f"t-{found.name}": found.title})
 
 
