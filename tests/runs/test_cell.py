@@ -7,7 +7,8 @@ import pytest
 from longlens.layers.registry import MIXERS
 from longlens.runs.build import build_on_meta
 from longlens.runs.cell import cell_key, grid, read_cells, set_option
-from longlens.runs.search import Range, grid_choices, parse
+from longlens.runs.record import Record
+from longlens.runs.search import Range, grid_choices, parse, tune
 from longlens.training.options import TrainOptions
 
 
@@ -86,6 +87,22 @@ def test_search_spaces():
 def test_a_wrong_search_space_is_named(word, message):
     with pytest.raises(ValueError, match=message):
         parse([word])
+
+
+def test_a_range_of_fractions_may_have_whole_ends():
+    space = parse(["weight_decay=0:1", "lr=1:10:log", "mixer_options.bound=0:1:0.5", "depth=2:6"])
+    asked = []
+
+    def run(cells):
+        asked.extend(cells)
+        return [Record(status="failed") for _ in cells]
+
+    tune({}, space, 12, run=run, sampler="random", at_once=12)
+    assert {cell["depth"] for cell in asked} <= {2, 3, 4, 5, 6}
+    assert {cell["mixer_options"]["bound"] for cell in asked} == {0.0, 0.5, 1.0}
+    for name in ("weight_decay", "lr"):
+        assert any(cell[name] % 1 for cell in asked), name
+    assert grid_choices(parse(["dropout=0:1:0.25"])) == {"dropout": [0.0, 0.25, 0.5, 0.75, 1.0]}
 
 
 def test_an_option_is_searched_once():

@@ -1,7 +1,8 @@
 """Searching over options: what may vary, and who chooses.
 
 ``lr=1e-4:1e-2:log`` is a range (``:log``: even in the logarithm), ``dim=64:512:64`` one of whole
-numbers in steps, ``mixer=las,s4d`` a choice. A grid needs choices, or ranges with a number of
+numbers in steps, ``mixer=las,s4d`` a choice. A range of an option that takes fractions holds them,
+also where its ends are whole: ``dropout=0:1``. A grid needs choices, or ranges with a number of
 points: ``lr=1e-4:1e-2:log:5``.
 """
 
@@ -9,13 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from longlens.runs.cell import Cell, cell_key, with_options
 from longlens.runs.record import Record
+from longlens.training.options import TrainOptions
 
 SAMPLERS = ("random", "tpe")
+FRACTIONS = {f.name: "float" in str(f.type) for f in fields(TrainOptions)}
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ def _range(name: str, text: str, parts: list[str]) -> Range:
         raise ValueError(f"{name}: steps and numbers of points are above 0, got {text}")
     if log and low <= 0:
         raise ValueError(f"{name}: the logarithm needs numbers above 0, got {text}")
+    if FRACTIONS.get(name) or (numbers and not log and not isinstance(numbers[0], int)):
+        low, high = float(low), float(high)
     if log:
         return Range(low, high, log=True, points=int(numbers[0]) if numbers else None)
     return Range(low, high, step=numbers[0] if numbers else None)
