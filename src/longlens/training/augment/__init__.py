@@ -47,11 +47,13 @@ def build(
     if task != "listops" and image is None:
         raise ValueError(f"augment needs the shape of {task}'s pictures, got image=None")
     kind: Any = {"listops": ShuffleArguments, "image": AugmentImage}.get(task, TurnAndShift)
-    allowed = set(inspect.signature(kind).parameters) - {"shape"} if task != "listops" else set()
+    allowed = set(inspect.signature(kind).parameters) - {"shape"}
     if wrong := sorted(set(options) - allowed):
         known = ", ".join(sorted(allowed)) or "none"
         raise ValueError(f"{task}'s augmentation has no option {wrong[0]!r}; its options: {known}")
-    augmentation: Transform = (kind() if task == "listops" else kind(image, **options)).to(device)
+    augmentation: Transform = (kind(**options) if task == "listops" else kind(image, **options)).to(
+        device
+    )
     if compile and task != "listops":
         compiled = torch.compile(augmentation.transform, fullgraph=True)
         augmentation.transform = compiled  # type: ignore[method-assign]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from longlens.tasks.listops import CLOSE, OPERATOR, PAD
 from longlens.training.augment.base import Transform
-
-_RANDOM_BITS = 31  # beside 16 bits each for the family and the slot: at most 65,536 tokens
-_SLOT = (1 << 16) - 1
+from longlens.training.augment.digits import redraw_digits
+from longlens.training.augment.slots import RANDOM_BITS, SLOT, slots_of, sort_rows
 
 
 class ShuffleArguments(Transform):
@@ -20,21 +17,29 @@ class ShuffleArguments(Transform):
     operator's arguments is equally likely, independently of all others. Padding stays where it is;
     an expression whose brackets do not match (one that was cut) is left as it is.
 
+    Args:
+        redraw: also draw digits anew, see :func:`longlens.training.augment.digits.redraw_digits`.
+
     >>> tokens = torch.tensor([[12, 3, 10, 11, 5, 8, 15, 1, 15, 0]])
     >>> shuffled = ShuffleArguments()(tokens, None, torch.Generator().manual_seed(1))
     >>> sorted(shuffled[0].tolist()) == sorted(tokens[0].tolist()), shuffled[0, 0], shuffled[0, -1]
     (True, tensor(12), tensor(0))
     """
 
+    def __init__(self, *, redraw: bool = False) -> None:
+        super().__init__()
+        self.redraw = redraw
+
     def noise(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw what :meth:`transform` needs: (B, L) int64 random numbers."""
-        return torch.randint(
-            1 << _RANDOM_BITS, inputs.shape, generator=generator, device=inputs.device
-        )
+        """Draw what :meth:`transform` needs: (B, L) or (B, L, 2) int64 random numbers."""
+        shape = (*inputs.shape, 2) if self.redraw else inputs.shape
+        return torch.randint(1 << RANDOM_BITS, shape, generator=generator, device=inputs.device)
 
     def transform(self, inputs: Tensor, mask: Tensor | None, noise: Tensor) -> Tensor:
         """(B, L) tokens -> (B, L); a pure function of its arguments."""
-        return shuffle_arguments(inputs, noise)
+        if not self.redraw:
+            return shuffle_arguments(inputs, noise)
+        return redraw_digits(shuffle_arguments(inputs, noise[..., 0]), noise[..., 1])
 
 
 def shuffle_arguments(tokens: Tensor, noise: Tensor) -> Tensor:
@@ -53,27 +58,14 @@ def shuffle_arguments(tokens: Tensor, noise: Tensor) -> Tensor:
     which is one more running sum, up at each node's first token and down after its last.
     """
     batch, length = tokens.shape
-    if length > _SLOT + 1:
-        raise ValueError(f"tokens may be at most {_SLOT + 1} long, got {length}")
-    opens = (tokens >= OPERATOR) & (tokens < CLOSE)
-    closes = tokens >= CLOSE  # it may carry its operator's value
-    real = tokens != PAD
-    depth_after = (opens.long() - closes.long()).cumsum(1)
-    level = torch.where(opens, depth_after - 1, depth_after)
+    slots = slots_of(tokens)
+    slot_opens, slot_closes, slot_node, family = slots.opens, slots.closes, slots.node, slots.family
     position = torch.arange(length, device=tokens.device).expand(batch, length)
-
-    # Slots: tokens by (level, position), padding last.
-    key = (torch.where(real, level, length) << 16) + position
-    slot_position = _sort(key) & _SLOT
-    slot_opens, slot_closes = opens.gather(1, slot_position), closes.gather(1, slot_position)
-    slot_node = real.gather(1, slot_position) & ~slot_closes
-    next_position = slot_position.roll(-1, 1)
-    size = torch.where(slot_opens, next_position - slot_position + 1, 1) * slot_node
-    # The first argument of an operator stands directly after it.
-    family = (opens.gather(1, (slot_position - 1).clamp(min=0)) & (slot_position > 0)).cumsum(1)
+    next_position = slots.position.roll(-1, 1)
+    size = torch.where(slot_opens, next_position - slots.position + 1, 1) * slot_node
 
     # The slot itself in the lowest bits: sorted keys carry their order, and none are equal.
-    order = _sort((((family << _RANDOM_BITS) + noise) << 16) + position) & _SLOT
+    order = sort_rows((((family << RANDOM_BITS) + noise) << 16) + position) & SLOT
     before = size.cumsum(1) - size
     new_size = size.gather(1, order)
     new_before = torch.empty_like(size).scatter_(1, order, new_size.cumsum(1) - new_size)
@@ -81,16 +73,8 @@ def shuffle_arguments(tokens: Tensor, noise: Tensor) -> Tensor:
 
     # Back to positions; an operator's last token is its bracket, a digit's the digit itself.
     ends_here = torch.where(slot_closes, moves.roll(1, 1), moves * ~slot_opens)
-    up = torch.empty_like(moves).scatter_(1, slot_position, moves)
-    down = torch.empty_like(moves).scatter_(1, slot_position, ends_here)
+    up = torch.empty_like(moves).scatter_(1, slots.position, moves)
+    down = torch.empty_like(moves).scatter_(1, slots.position, ends_here)
     shift = up.cumsum(1) - (down.cumsum(1) - down)
-    whole = (depth_after[:, -1:] == 0) & (level >= 0).all(1, keepdim=True)
-    moved = position + torch.where(whole, shift, 0)
+    moved = position + torch.where(slots.whole, shift, 0)
     return torch.empty_like(tokens).scatter_(1, moved, tokens)
-
-
-def _sort(keys: Tensor) -> Tensor:
-    """Sort every row; on a CPU NumPy's vectorised sort is five times as fast as torch's."""
-    if keys.device.type == "cpu":
-        return torch.from_numpy(np.sort(keys.numpy(), axis=1))
-    return keys.sort(1).values
