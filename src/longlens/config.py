@@ -189,3 +189,14 @@ def _typed(name: str, value: Any, hint: Any, convert: bool) -> Any:
                     continue
     wanted = " or ".join(word for one, word in WORDS.items() if one in allowed)
     raise ValueError(f"{name} must be {wanted or hint}, got {value!r}")
+
+
+def check_switch(name: str, default: Any, value: Any) -> None:
+    """Raise ValueError where an option that is true or false by default is neither.
+
+    >>> check_switch("las's bias", True, "no")
+    Traceback (most recent call last):
+    ValueError: las's bias must be true or false, got 'no'
+    """
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {value!r}")

@@ -54,6 +54,13 @@ GUESSES = {
     # values
     "train --dim wide": (1, "dim must be a whole number, got 'wide'"),
     "train --quiet --set mixer_options.bound=wide": (1, "las cannot be built with bound='wide'"),
+    "train --set mixer_options.bias=no": (1, "las's bias must be true or false, got 'no'"),
+    "train --protocol augment --set augment_options.redraw=1": (
+        1, "redraw must be true or false, got 1"),
+    "train --protocol augment --set augment_options.foo=1": (1, "its options: redraw"),
+    "train --set augment_options.redraw=True": (1, "are of the protocol augment, got 'scratch'"),
+    "lens las:bound=abc": (1, "las cannot be built with bound='abc'"),
+    "tune --search runs=a,b": (1, "runs says where a run is kept, not what it computes"),
     "train --dim": (2, "--dim: expected one argument"),
     "train --steps 5 --epochs 1": (1, "give one of steps, epochs and budget"),
     # wrong folders and files

@@ -88,6 +88,26 @@ def test_evaluate_on_other_examples_and_other_tasks(run, tmp_path, capsys):
     assert "only task_options.KEY" in capsys.readouterr().err
 
 
+def test_a_test_needs_nothing_of_the_training(tmp_path, capsys):
+    """Neither an augmentation of the other task, nor values of subtrees, nor a large split."""
+    for protocol in ("augment", "values"):
+        options = tiny(tmp_path, protocol=protocol, name=protocol, length=None)
+        train_run(options)
+        folder = run_folder(options)
+        rng = np.random.default_rng(0)
+        size = 16 if protocol == "augment" else 25  # values stand in brackets
+        x, y = rng.integers(1, 16, (40, 30)), rng.integers(0, 10, 40)
+        import_arrays(
+            "mine", x, y, vocab_size=size, num_classes=10, root=options.root, replace=True
+        )
+        words = ("evaluate", folder, "--task", "mine", "--batch_size", "500", "--json")
+        assert printed(capsys, *words)["examples"] == 10
+    folder = tmp_path / "runs/augment"
+    assert list(printed(capsys, "evaluate", folder, "--views", "2", "--json")["accuracy_by_views"])
+    assert main(["evaluate", str(folder), "--task", "mine", "--views", "2"]) == 1
+    assert "nothing is known for 'mine'" in capsys.readouterr().err
+
+
 def test_predictions_agree_with_the_evaluation(run, tmp_path, capsys):
     options, record, folder = run
     split = load("listops", options.root, **options.task_options)["test"]

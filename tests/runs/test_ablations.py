@@ -68,6 +68,19 @@ def test_a_run_tests_itself_without_each_head(run_options):
             assert found["blocks"][block][str(head + 1)] == pytest.approx(accuracy(head, (block,)))
 
 
+def test_heads_are_switched_off_in_as_many_views_as_the_test_has(run_options):
+    """With nothing in the heads to begin with, it makes no difference that they are off."""
+    transfer = {"same": {}}
+    options = run_options(ablate="heads", protocol="augment", views=3, length=None, lr=0.0,
+                          ema=0.0, transfer_options=transfer)  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("longlens.layers.attention.SoftmaxAttention.forward", lambda s, x, m=None: x)
+        record = train_run(options)
+    assert set(record.ablations["heads"].values()) == {record.metrics["test"]["accuracy"]}
+    same = record.transfer["same"]
+    assert same["accuracy_by_views"] == record.metrics["test"]["accuracy_by_views"]
+
+
 def test_what_has_no_heads_is_refused_before_training(run_options):
     options = run_options(mixer="s4d", mixer_options={}, ablate="heads")
     with pytest.raises(ValueError, match=r"ablate=heads needs softmax or LaS attention.*'s4d'"):

@@ -82,6 +82,7 @@ def test_search_spaces():
         ("lr=1:2:x", "a range is low:high"),
         ("lr=1:2:0", "above 0"),
         ("lr=1:2:log:0", "above 0"),
+        ("lr=1e-4:1e-2:5", "a step is at most the width of its range.*log:5 has 5 points"),
     ],
 )
 def test_a_wrong_search_space_is_named(word, message):
@@ -103,6 +104,25 @@ def test_a_range_of_fractions_may_have_whole_ends():
     for name in ("weight_decay", "lr"):
         assert any(cell[name] % 1 for cell in asked), name
     assert grid_choices(parse(["dropout=0:1:0.25"])) == {"dropout": [0.0, 0.25, 0.5, 0.75, 1.0]}
+
+
+def test_choices_may_be_lists_and_words_of_python():
+    space = parse(["mixer_options.kernel_size=[3,5],[7,9]", "prenorm=True,False", "norm=rms,None"])
+    assert space["mixer_options.kernel_size"] == [[3, 5], [7, 9]]
+    assert space["prenorm"] == [True, False] and space["norm"] == ["rms", None]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_range_ends_at_its_last_step():
+    asked = []
+
+    def run(cells):
+        asked.extend(cells)
+        return [Record(status="failed") for _ in cells]
+
+    tune({}, parse(["dropout=0:0.5:0.2", "depth=1:8:3"]), 20, run=run, sampler="random", at_once=20)
+    assert {cell["dropout"] for cell in asked} == {0.0, 0.2, 0.4}
+    assert {cell["depth"] for cell in asked} == {1, 4, 7}
 
 
 def test_an_option_is_searched_once():

@@ -84,6 +84,12 @@ def test_curves_of_schema_1_have_the_wall_time_of_everything_else():
     assert first.wall_seconds == seconds_between(old["started"], old["ended"])
 
 
+def test_an_option_that_a_record_does_not_state_has_its_default():
+    record = Record(status="finished", options={"task": "listops", "lr": 0.1})
+    assert record.get("views") == 1 and record.get("lr") == 0.1 and record.get("steps") is None
+    assert Record(status="finished").get("views") is None  # nothing is known of this one
+
+
 def test_what_is_written_is_read_back(tmp_path):
     options = TrainOptions(
         task="cumsum", task_options=dict(length=16, train=8, validation=4, test=4), dim=8, depth=1,

@@ -212,6 +212,22 @@ def test_a_budget_fixes_the_steps_and_keeps_them(run_options, monkeypatch):
     assert all(torch.equal(same[name], other[name]) for name in same)
 
 
+def test_a_budget_counts_the_views_of_the_last_evaluation(run_options):
+    timings = []
+    for views in (1, 16):
+        options = run_options(protocol="augment", length=None, views=views)
+        task = tasks.load("listops", options.root, **options.task_options)
+        ranks = Ranks(torch.device("cpu"))
+        model = make_model(options, task.spec, "supervised", ranks.device)
+        job = make_job(options, task, model, ranks)
+        engine = Engine(job, options, ranks)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rehearse, "_time_evaluation", lambda engine, split, rows: 1.0)
+            patch.setattr(rehearse, "batch_of_each_length", lambda batches: {})
+            timings.append(rehearse.time_steps(engine, None, 6).final)
+    assert timings == [1.0, 32.0]  # test alone; validation and test in 16 views each
+
+
 def train_lines(options):
     lines = read_curves(run_folder(options))
     return {line["step"]: line for line in lines if line["split"] == "train"}

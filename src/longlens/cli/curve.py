@@ -84,6 +84,8 @@ def main(argv: Sequence[str]) -> int:
         key, equals, text = args.vary.partition("=")
         if not key or not equals:
             raise UsageError(f"vary must be KEY=V1,V2,…, got {args.vary!r}")
+        if key == "seed":
+            raise UsageError("vary takes what a curve runs over; seeds are given as --seeds 3")
         values = [read_value(word) for word in text.split(",")]
         if not all(isinstance(value, int | float) for value in values):
             raise UsageError(f"vary needs numbers, as in {key}=1,2,4; got {text!r}")

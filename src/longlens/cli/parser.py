@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
-import json
 import re
 import shlex
 import textwrap
@@ -22,6 +21,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from longlens.config import SYNONYMS, did_you_mean
+from longlens.runs.cell import plain_value
 
 # Where files lie says nothing about a result; each takes a value but the flags.
 PLACES = ("--runs", "--root", "--output", "-o", "--plot")
@@ -136,10 +136,7 @@ def read_value(text: str, hint: Any = Any) -> Any:
         return Path(text)
     if (str in allowed and int not in allowed) or get_origin(hint) is Literal:
         return None if text == "null" and NoneType in allowed else text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    return plain_value(text)
 
 
 def key_values(words: Iterable[str], option: str = "--set") -> dict[str, Any]:

@@ -21,7 +21,7 @@ from longlens.runs.search import (
     tune,
 )
 from longlens.runs.sweeps import as_options, sweep
-from longlens.training.options import TrainOptions
+from longlens.training.options import PLACEMENT, TrainOptions
 
 EPILOG = """Every other option is one of `longlens train` and holds for all runs.
 
@@ -104,6 +104,8 @@ def check_values(base: Cell, space: Mapping[str, Range | Choices]) -> None:
     Whether there is a model of these options depends on whatever else is searched: trials tell.
     """
     for name, values in space.items():
+        if name in PLACEMENT:
+            raise ValueError(f"search: {name} says where a run is kept, not what it computes")
         for value in (values.low, values.high) if isinstance(values, Range) else values:
             options = TrainOptions.from_values(with_options(base, {name: value}))
             if "mixer" not in space:

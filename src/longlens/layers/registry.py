@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from longlens.config import check_switch
 
 if TYPE_CHECKING:
     from torch import nn
@@ -188,16 +190,25 @@ def build(key: str, dim: int, **options: Any) -> nn.Module:
     ValueError: unknown option of 's4d' 'bidirectonal'; did you mean 'bidirectional' ...? known: ...
     """
     check_options(key, options)
-    return MIXERS[key](dim, **options)
+    try:
+        return MIXERS[key](dim, **options)
+    except TypeError as error:  # what a mixer says to a value of the wrong type
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise ValueError(f"{key} cannot be built with {given}: {error}") from None
 
 
-def check_options(key: str, options: Iterable[str]) -> None:
-    """Raise ValueError unless ``key`` is a mixer and has these options."""
+def check_options(key: str, options: Mapping[str, Any]) -> None:
+    """Raise ValueError unless ``key`` is a mixer that has these options, switches true or false.
+
+    Whatever else a value must be is the mixer's to say; but any text would count as true.
+    """
     known = options_of(key)
     factory = MIXERS[key]
     takes_any = not isinstance(factory, Lazy) and any(
         p.kind is p.VAR_KEYWORD for p in _parameters(factory).values()
     )
-    for name in options:
+    for name, value in options.items():
         if name not in known and not takes_any:
             raise unknown(f"option of {key!r}", name, known)
+        for one in value if isinstance(value, list) else [value]:  # one for each block
+            check_switch(f"{key}'s {name}", known.get(name), one)

@@ -91,7 +91,8 @@ def without_heads(engine: Engine, batches: Batches, rows: int) -> dict[str, Any]
 
     def metric_without(switched: Sequence[tuple[nn.Module, int]]) -> float:
         with heads_off(switched):
-            return float(evaluate(engine, batches.epoch(0), rows)[metric])
+            views = engine.options.views  # as in the test beside which this stands
+            return float(evaluate(engine, batches.epoch(0), rows, views=views)[metric])
 
     numbers = range(min(map(len, orders)))
     rates = [mixer.rates()[0] for mixer in layers]

@@ -108,6 +108,13 @@ def check_task(options: TrainOptions, spec: Spec) -> None:
         raise ValueError(
             f"protocol {options.protocol!r}: nothing is known to augment {options.task}"
         )
+    if "augment" in options.protocols:
+        augment.check_options(options.task, options.augment_options)
+    elif options.augment_options:
+        raise ValueError(
+            f"augment_options={options.augment_options} are of the protocol augment, got "
+            f"{options.protocol!r}"
+        )
     if options.collapse and options.task != "listops":
         raise ValueError(f"collapse={options.collapse} is for listops, not for {options.task}")
     if {"values", "scratchpad"} & set(options.protocols) and options.task != "listops":
@@ -259,19 +266,8 @@ def make_job(
     options: TrainOptions, task: Task, model: Model, ranks: Ranks, kind: str = "supervised"
 ) -> Job:
     """Everything that the loop needs for one stage of training."""
-    spec = task.spec
+    spec, common = task.spec, _batching(options, task.spec, ranks)
     model.right_padded = True  # as Batches pads
-    length = (options.length or WINDOW) if spec.kind == "next_token" else options.length
-    common: dict[str, Any] = dict(
-        length=length,
-        seed=options.seed,
-        buckets=options.buckets,
-        multiple=options.multiple,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-        device=ranks.device,
-        resident="auto" if options.resident is None else options.resident,
-    )
     split, flat = training_split(options, task), None
     if options.collapse and kind == "supervised":
         flat = collapsed_copies(split, share=1.0)
@@ -309,6 +305,42 @@ def make_job(
         data=task.identity,
         first=first,
         first_steps=0 if first is None else options.collapse_steps,
+    )
+
+
+def make_evaluation(
+    options: TrainOptions, task: Task, model: Model, split: str, ranks: Ranks
+) -> Job:
+    """A job whose test is a split of a task, with nothing to train on."""
+    spec = task.spec
+    model.right_padded = True  # as Batches pads
+    rows = options.evaluate_batch or options.batch_size
+    batches = Batches(
+        judged(options, task[split]), rows, shuffle=False, **_batching(options, spec, ranks)
+    )
+    padded = not batches.streaming and int(batches.lengths.min()) != int(batches.lengths.max())
+    return Job(
+        model=model,
+        objective=Objective(spec.kind),
+        train=batches,
+        validation=batches,
+        test=batches,
+        prepare=make_prepare(options, task, ranks, "supervised", padded),
+        data=task.identity,
+    )
+
+
+def _batching(options: TrainOptions, spec: Spec, ranks: Ranks) -> dict[str, Any]:
+    """How a run cuts, pads and places its examples."""
+    return dict(
+        length=(options.length or WINDOW) if spec.kind == "next_token" else options.length,
+        seed=options.seed,
+        buckets=options.buckets,
+        multiple=options.multiple,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        device=ranks.device,
+        resident="auto" if options.resident is None else options.resident,
     )
 
 

@@ -23,6 +23,7 @@ from longlens.untrusted import parse_json
 Cell = dict[str, Any]
 MOST_CELLS = 100_000
 MOST_VALUES = 1_000_000  # in a table
+PYTHON_WORDS = {"True": True, "False": False, "None": None}
 
 
 def cell_key(cell: Mapping[str, Any]) -> str:
@@ -33,6 +34,23 @@ def cell_key(cell: Mapping[str, Any]) -> str:
     """
     text = json.dumps(cell, sort_keys=True, allow_nan=False)
     return sha256_of(text)[:12]
+
+
+def plain_value(word: str) -> Any:
+    """A word of a command line as JSON where it is some, else as it stands.
+
+    ``True``, ``False`` and ``None`` are read as Python writes them, too: as text they would all
+    count as true.
+
+    >>> [plain_value(word) for word in ("1e-3", "false", "False", "None", "none", "[3, 5]")]
+    [0.001, False, False, None, 'none', [3, 5]]
+    """
+    if word in PYTHON_WORDS:
+        return PYTHON_WORDS[word]
+    try:
+        return json.loads(word)
+    except ValueError:
+        return word
 
 
 def set_option(cell: Cell, name: str, value: Any) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -160,8 +161,10 @@ class Record:
         if split in SPLITS:
             return inside(self.metrics, f"{split}.{which or self.metric_name}")
         value = inside(vars(self), FIELDS.get(name, name))
-        # The steps of a record are those that were done, not those that were asked for.
-        return inside(self.options, name) if value is None and name != "steps" else value
+        if value is not None or name == "steps":  # those that were done, not those asked for
+            return value
+        # An option that did not exist yet has its default, which is what was done before.
+        return inside({**_defaults(), **self.options} if self.options else {}, name)
 
     @property
     def metric_name(self) -> str:
@@ -231,13 +234,19 @@ def inside(values: Any, path: str) -> Any:
     return values
 
 
+@cache
+def _defaults() -> dict[str, Any]:
+    """What an option is that a run does not state."""
+    return TrainOptions().to_json()
+
+
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Task, mixer and seed, and the options that decide what is computed and are not the default.
 
     >>> given_options({"task": "text", "lr": 0.1, "dim": 128, "runs": "runs"})
     {'task': 'text', 'lr': 0.1}
     """
-    defaults = TrainOptions().to_json()
+    defaults = _defaults()
     return {
         name: value
         for name, value in options.items()

@@ -2,8 +2,9 @@
 
 ``lr=1e-4:1e-2:log`` is a range (``:log``: even in the logarithm), ``dim=64:512:64`` one of whole
 numbers in steps, ``mixer=las,s4d`` a choice. A range of an option that takes fractions holds them,
-also where its ends are whole: ``dropout=0:1``. A grid needs choices, or ranges with a number of
-points: ``lr=1e-4:1e-2:log:5``.
+also where its ends are whole: ``dropout=0:1``. Of options inside others the type is not known here:
+there a range of fractions has one at an end, as in ``mixer_options.bound=0.0:1``. A grid needs
+choices, or ranges with a number of points: ``lr=1e-4:1e-2:log:5``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from longlens.runs.cell import Cell, cell_key, with_options
+from longlens.runs.cell import Cell, cell_key, plain_value, with_options
 from longlens.runs.record import Record
 from longlens.training.options import TrainOptions
 
@@ -58,14 +59,6 @@ class Range:
 Choices = list[Any]
 
 
-def _value(word: str) -> Any:
-    """Read a word as JSON where it is some (numbers, true, null, lists), else as it stands."""
-    try:
-        return json.loads(word)
-    except ValueError:
-        return word
-
-
 def parse(words: Iterable[str]) -> dict[str, Range | Choices]:
     """Read a search space.
 
@@ -81,25 +74,38 @@ def parse(words: Iterable[str]) -> dict[str, Range | Choices]:
         if name in space:
             raise ValueError(f"search names {name!r} twice")
         parts = text.split(":")
-        if len(parts) > 1 and all(isinstance(_value(part), int | float) for part in parts[:2]):
+        if len(parts) > 1 and all(isinstance(plain_value(part), int | float) for part in parts[:2]):
             space[name] = _range(name, text, parts)
         else:
-            space[name] = [_value(part) for part in text.split(",")]
+            space[name] = _choices(text)
     if not space:
         raise ValueError("search names no option")
     return space
 
 
+def _choices(text: str) -> Choices:
+    """Words between commas; all of them as JSON where they are some, as in ``[3,5],[7,9]``."""
+    try:
+        return list(json.loads(f"[{text}]"))
+    except ValueError:
+        return [plain_value(part) for part in text.split(",")]
+
+
 def _range(name: str, text: str, parts: list[str]) -> Range:
-    low, high, rest = _value(parts[0]), _value(parts[1]), parts[2:]
+    low, high, rest = plain_value(parts[0]), plain_value(parts[1]), parts[2:]
     log = bool(rest) and rest[0] == "log"
-    numbers = [_value(part) for part in rest[log:]]
+    numbers = [plain_value(part) for part in rest[log:]]
     if not low < high or len(numbers) > 1 or not all(isinstance(n, int | float) for n in numbers):
         raise ValueError(
             f"{name}: a range is low:high, with :log, :step or :log:points, got {text}"
         )
     if numbers and not numbers[0] > 0:
         raise ValueError(f"{name}: steps and numbers of points are above 0, got {text}")
+    if numbers and not log and numbers[0] > high - low:
+        raise ValueError(
+            f"{name}: a step is at most the width of its range, got {text}; {parts[0]}:{parts[1]}"
+            f":log:{rest[0]} has {rest[0]} points"
+        )
     if log and low <= 0:
         raise ValueError(f"{name}: the logarithm needs numbers above 0, got {text}")
     if FRACTIONS.get(name) or (numbers and not log and not isinstance(numbers[0], int)):
@@ -176,15 +182,14 @@ def _suggest(trial: Any, space: Mapping[str, Range | Choices]) -> dict[str, Any]
             # Optuna compares choices by their values and takes plain ones only.
             words = [json.dumps(value) for value in choices]
             options[name] = json.loads(trial.suggest_categorical(name, words))
-        elif choices.whole:
-            step = int(choices.step or 1)
-            options[name] = trial.suggest_int(
-                name, int(choices.low), int(choices.high), log=choices.log, step=step
-            )
+            continue
+        low, high, log, step = choices.low, choices.high, choices.log, choices.step
+        if step is not None:  # as many as fit
+            high = low + step * int((high - low) / step + 1e-9)
+        if choices.whole:
+            options[name] = trial.suggest_int(name, int(low), int(high), log=log, step=step or 1)
         else:
-            options[name] = trial.suggest_float(
-                name, choices.low, choices.high, log=choices.log, step=choices.step
-            )
+            options[name] = trial.suggest_float(name, low, high, log=log, step=step)
     return options
 
 

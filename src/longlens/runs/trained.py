@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from longlens import tasks
 from longlens.models.build import Model, load_model
 from longlens.models.pretrained import WEIGHTS
-from longlens.runs.build import judged, make_job, model_config, spec_of
+from longlens.runs.build import make_evaluation, model_config, spec_of
 from longlens.runs.finished import other_data
 from longlens.runs.folders import find_run
 from longlens.runs.record import Record
 from longlens.tasks.arrays import Array
-from longlens.tasks.batches import Batches
 from longlens.tasks.given import are_whole
 from longlens.tasks.listops import CLOSE, OPERATOR, PAD
 from longlens.tasks.scratchpad import most_written
@@ -106,8 +105,7 @@ def evaluate_run(
         raise ValueError(
             f"{folder} writes on a scratchpad, and length would cut expressions off it"
         )
-    changes: dict[str, Any] = {"compile": False, "graphs": "none", "mix_easier": False,
-                               "limit": None, "collapse": 0, "device": device}  # fmt: skip
+    changes: dict[str, Any] = {"compile": False, "graphs": "none", "device": device}
     changes |= {} if root is None else {"root": root}
     changes |= {} if length is None else {"length": length}
     options = recorded_options(record, **changes)
@@ -124,15 +122,11 @@ def evaluate_run(
         )
     check_fits(model, options)
     data = tasks.load(options.task, options.root, **options.task_options)
-    rows = min(batch_size or options.evaluate_batch or options.batch_size, len(data["train"]))
-    options = replace(options, batch_size=rows, evaluate_batch=rows)
+    rows = batch_size or options.evaluate_batch or options.batch_size
+    options = replace(options, evaluate_batch=rows, **_without_training(options))
     ranks = Ranks(torch.device(device))
-    job = make_job(options, data, model, ranks)
-    assert job.test is not None
-    batches = Batches(
-        judged(options, data[split]), rows, shuffle=False, length=job.test.length,
-        buckets=options.buckets, multiple=options.multiple, device=device,
-    )  # fmt: skip
+    job = make_evaluation(options, data, model, split, ranks)
+    batches = job.validation
     for name, value in (where or {}).items():
         if not data[split].spec.extras:
             raise ValueError(f"where: {options.task} keeps no values with examples, got {name!r}")
@@ -147,6 +141,13 @@ def evaluate_run(
     metrics = evaluate(engine, batches.epoch(0), rows, groups=True, views=options.views)
     return {"run": str(folder), "task": options.task, "split": split,
             "examples": len(batches.members), **metrics}  # fmt: skip
+
+
+def _without_training(options: TrainOptions) -> dict[str, Any]:
+    """The parts of a protocol that a test needs: its scratchpad, and what makes further views."""
+    needed = {"scratchpad"} | ({"augment"} if options.views > 1 else set())
+    kept = [part for part in options.protocols if part in needed]
+    return {"protocol": "+".join(kept) or "scratch"}
 
 
 def check_fits(model: Model, options: TrainOptions) -> None:

@@ -52,6 +52,6 @@ def transfer_tests(engine: Engine, loaded: Mapping[str, Elsewhere]) -> dict[str,
     """Loss and metric of the trained model on each of them, and how many examples these are."""
     found = {}
     for name, (batches, rows) in loaded.items():
-        metrics = evaluate(engine, batches.epoch(0), rows)
+        metrics = evaluate(engine, batches.epoch(0), rows, views=engine.options.views)
         found[name] = {**metrics, "examples": len(batches.members)}
     return found

@@ -129,7 +129,9 @@ def time_steps(engine: Engine, examples: MakeExamples, evaluation_rows: int) -> 
         for split in (engine.job.validation, engine.job.test)
         if split is not None
     ]
-    return Timing(expected, evaluation=passes[0], final=sum(passes[1:]))
+    views = engine.options.views
+    final = sum(passes[1:]) if views == 1 else views * sum(passes)  # of both splits anew
+    return Timing(expected, evaluation=passes[0], final=final if passes[1:] else 0.0)
 
 
 def batch_of_each_length(batches: Batches) -> dict[int, tuple[Batch, int]]:

@@ -9,10 +9,12 @@ torch.Size([1, 5])
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from longlens.config import check_switch
 from longlens.training.augment.base import Transform
 from longlens.training.augment.image import AugmentImage
 from longlens.training.augment.listops import ShuffleArguments
@@ -42,19 +44,36 @@ def build(
             in many lengths, and most of their time is sorting, which gains nothing.
         options: keyword arguments of the transformation.
     """
-    if task not in AUGMENTED:
-        raise ValueError(f"augment is for {', '.join(AUGMENTED)}; nothing is known for {task!r}")
+    kind = _kind(task)
     if task != "listops" and image is None:
         raise ValueError(f"augment needs the shape of {task}'s pictures, got image=None")
-    kind: Any = {"listops": ShuffleArguments, "image": AugmentImage}.get(task, TurnAndShift)
-    allowed = set(inspect.signature(kind).parameters) - {"shape"}
-    if wrong := sorted(set(options) - allowed):
-        known = ", ".join(sorted(allowed)) or "none"
-        raise ValueError(f"{task}'s augmentation has no option {wrong[0]!r}; its options: {known}")
-    augmentation: Transform = (kind(**options) if task == "listops" else kind(image, **options)).to(
-        device
-    )
+    check_options(task, options)
+    shape = () if task == "listops" else (image,)
+    augmentation: Transform = kind(*shape, **options).to(device)
     if compile and task != "listops":
         compiled = torch.compile(augmentation.transform, fullgraph=True)
         augmentation.transform = compiled  # type: ignore[method-assign]
     return augmentation
+
+
+def check_options(task: str, options: Mapping[str, Any]) -> None:
+    """Raise ValueError unless ``task`` has an augmentation with these options.
+
+    >>> check_options("listops", {"redraw": "yes"})
+    Traceback (most recent call last):
+    ValueError: redraw must be true or false, got 'yes'
+    """
+    parameters = inspect.signature(_kind(task)).parameters
+    allowed = sorted(set(parameters) - {"shape"})
+    for name, value in options.items():
+        if name not in allowed:
+            raise ValueError(
+                f"{task}'s augmentation has no option {name!r}; its options: {', '.join(allowed)}"
+            )
+        check_switch(name, parameters[name].default, value)
+
+
+def _kind(task: str) -> Any:
+    if task not in AUGMENTED:
+        raise ValueError(f"augment is for {', '.join(AUGMENTED)}; nothing is known for {task!r}")
+    return {"listops": ShuffleArguments, "image": AugmentImage}.get(task, TurnAndShift)
