@@ -98,14 +98,14 @@ def test_a_test_needs_nothing_of_the_training(tmp_path, capsys):
         size = 16 if protocol == "augment" else 25  # values stand in brackets
         x, y = rng.integers(1, 16, (40, 30)), rng.integers(0, 10, 40)
         import_arrays(
-            "mine", x, y, vocab_size=size, num_classes=10, root=options.root, replace=True
+            f"mine{size}", x, y, vocab_size=size, num_classes=10, root=options.root, replace=True
         )
-        words = ("evaluate", folder, "--task", "mine", "--batch_size", "500", "--json")
+        words = ("evaluate", folder, "--task", f"mine{size}", "--batch_size", "500", "--json")
         assert printed(capsys, *words)["examples"] == 10
     folder = tmp_path / "runs/augment"
     assert list(printed(capsys, "evaluate", folder, "--views", "2", "--json")["accuracy_by_views"])
-    assert main(["evaluate", str(folder), "--task", "mine", "--views", "2"]) == 1
-    assert "nothing is known for 'mine'" in capsys.readouterr().err
+    assert main(["evaluate", str(folder), "--task", "mine16", "--views", "2"]) == 1
+    assert "nothing is known for 'mine16'" in capsys.readouterr().err
 
 
 def test_predictions_agree_with_the_evaluation(run, tmp_path, capsys):
