@@ -194,7 +194,7 @@ def build(key: str, dim: int, **options: Any) -> nn.Module:
         return MIXERS[key](dim, **options)
     except TypeError as error:  # what a mixer says to a value of the wrong type
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        raise ValueError(f"{key} cannot be built with {given}: {error}") from None
+        raise ValueError(f"{key} cannot be built with {given}: {error}") from error
 
 
 def check_options(key: str, options: Mapping[str, Any]) -> None:

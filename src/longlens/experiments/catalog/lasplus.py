@@ -117,7 +117,7 @@ ROWS: dict[str, Row] = {
     # the test averages over copies, augmented as in training
     "in minutes, 16 views": _minutes("ListOps", "Image", views=16),
     "in minutes, 16 views, without LaS": _minutes("ListOps", "Image", mixer="softmax", views=16),
-    # no digit is seen as often as its expression: nothing to learn by heart
+    # digits are new every time that an expression is seen
     "in minutes, redrawn, 16 views": _minutes("ListOps", **REDRAWN),
     "in minutes, redrawn, 16 views, without LaS": _minutes("ListOps", mixer="softmax", **REDRAWN),
     "in minutes, redrawn, 16 views, 12 layers, without LaS": _minutes(
