@@ -101,3 +101,53 @@ def test_what_cannot_be_kept_as_it_is_is_refused(tmp_path):
     np.savez(tmp_path / "flat.npz", x=X[:, 0], y=Y)
     with pytest.raises(DataError, match="every example is one number"):
         import_file(tmp_path / "flat.npz", root=tmp_path)
+
+
+def in_order(columns, header):
+    """The columns of X and the labels, as a header of letters and ``label`` has them."""
+    return [columns[1] if name == "label" else columns[0][:, "abc".index(name)] for name in header]
+
+
+@pytest.mark.parametrize(("ending", "label"), [("csv", None), ("csv", "0"), ("parquet", None)])
+@pytest.mark.parametrize("header", ["label,a,b,c", "c,b,a,label", "b,label,c,a"])
+def test_columns_of_a_test_file_are_found_by_their_names(tmp_path, ending, header, label):
+    parts = {"train": ("label,a,b,c", slice(0, 20)), "test": (header, slice(20, 30))}
+    (tmp_path / "set").mkdir()
+    for part, (names, rows) in parts.items():
+        columns = in_order((X[rows], Y[rows]), names.split(","))
+        if ending == "csv":
+            written(tmp_path / "set", f"{part}.csv", *columns, header=names)
+            continue
+        parquet = pytest.importorskip("pyarrow.parquet")
+        import pyarrow
+
+        table = pyarrow.table(dict(zip(names.split(","), columns, strict=True)))
+        parquet.write_table(table, tmp_path / "set" / f"{part}.parquet")
+    import_file(tmp_path / "set", "folder", label=label, root=tmp_path)
+    train, test = (tmp_path / "set" / f"{part}.{ending}" for part in ("train", "test"))
+    alone = train.rename(tmp_path / f"a.{ending}")  # it would find the test file by itself
+    import_file(alone, "options", test_inputs=test, label=label, root=tmp_path)
+    for name in ("folder", "options"):
+        found = load(name, tmp_path)["test"].arrays["inputs"].whole()[:, :, 0]
+        assert sorted(found.tolist()) == sorted(X[20:, :3].astype(np.float32).tolist()), name
+
+
+def test_other_columns_in_a_test_file_are_refused_and_named(tmp_path):
+    written(tmp_path, "a_train.csv", Y, X[:, :3], header="label,a,b,c")
+    for header, problem in (("label,a,c", "lacks 'b'"), ("a,b,c,d,label", "has besides 'd'"),
+                            ("label,a,B,d", "lacks 'c' and has besides 'd'")):  # fmt: skip
+        columns = [Y if name == "label" else X[:, 0] for name in header.split(",")]
+        written(tmp_path, "a_test.csv", *columns, header=header)
+        with pytest.raises(
+            DataError, match=rf"a_test\.csv: input columns must be .*; it {problem}"
+        ):
+            import_file(tmp_path / "a_train.csv", root=tmp_path)
+
+
+def test_columns_of_one_name_keep_their_order(tmp_path):
+    for part, header in (("train", "label,v,w,v"), ("test", "v,v,label,w")):
+        columns = [X[:, 0], X[:, 2], Y, X[:, 1]] if part == "test" else [Y, X[:, :3]]
+        written(tmp_path, f"a_{part}.csv", *columns, header=header)
+    import_file(tmp_path / "a_train.csv", root=tmp_path)
+    found = load("a", tmp_path)["test"].arrays["inputs"].whole()[:, :, 0]
+    assert sorted(found.tolist()) == sorted(X[:, :3].astype(np.float32).tolist())

@@ -12,7 +12,7 @@ import numpy as np
 
 from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
-from longlens.tasks.given import LABELS, Given, are_whole, first_of
+from longlens.tasks.given import LABELS, Given, are_whole, first_of, places
 
 MISSING = ("", "?")
 GAPS = (*MISSING, "na", "n/a", "null", "none")  # among numbers; of labels these are names
@@ -34,8 +34,8 @@ class Table:
         return [cell.strip().lower() for cell in self.header or ()]
 
 
-def read_table(path: Path, label: str | None) -> Given:
-    """Read a table; ``label`` is the name or number of its column with the labels."""
+def read_table(path: Path, label: str | None, columns: Sequence[str] | None = None) -> Given:
+    """Read a table; the arguments are those of ``read_file``."""
     table = _table(path)
     names = table.names()
     notes = [] if table.header is None else ["the first line is a header"]
@@ -56,9 +56,12 @@ def read_table(path: Path, label: str | None) -> Given:
     others = [n for n in others if n != column]
     if not others:
         raise DataError(f"{path}: one column; a table needs a label and values in every line")
+    if names:
+        others = [others[n] for n in places(path, [names[n] for n in others], columns)]
     given = _examples(table, others)
     given.labels, given.split, given.notes = labels, split, notes + given.notes
-    given.label = names[column] if names else str(column)
+    given.label = names[column] if names else label or str(column)
+    given.columns = [names[n] for n in others] if names else None
     return given
 
 

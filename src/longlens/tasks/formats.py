@@ -16,7 +16,7 @@ import numpy as np
 from longlens.tasks.arrays import Array
 from longlens.tasks.delimited import read_table, without_ends
 from longlens.tasks.errors import DataError
-from longlens.tasks.given import LABELS, Given, first_of
+from longlens.tasks.given import LABELS, Given, first_of, places
 from longlens.tasks.npy import open_npy
 from longlens.tasks.split import WORDS
 
@@ -25,23 +25,29 @@ TABLES = (".csv", ".tsv", ".txt")
 ENDINGS = (".npy", ".npz", *TABLES, ".ts", ".parquet")
 
 
-def read_file(path: Path, label: str | None = None) -> Given:
-    """Read one file; ``label`` is the name or number (from 0) of the column with the labels."""
+def read_file(path: Path, label: str | None = None, columns: Sequence[str] | None = None) -> Given:
+    """Read one file.
+
+    Args:
+        path: of a file, or of a saved data set.
+        label: name or number (from 0) of the column with the labels; None: it is inferred.
+        columns: names of those with the inputs, in the order in which the training file has them.
+    """
     if not path.exists():
         raise DataError(f"{path}: there is no such file")
     if path.is_dir():
-        return _read_saved(path, label)
+        return _read_saved(path, label, columns)
     ending = path.suffix.lower()
     if ending == ".npy":
         return Given(open_npy(path, str(path)))
     if ending == ".npz":
         return _read_npz(path, label)
     if ending in TABLES:
-        return read_table(path, label)
+        return read_table(path, label, columns)
     if ending == ".ts":
         return _read_ts(path)
     if ending == ".parquet":
-        return _read_parquet(path, label)
+        return _read_parquet(path, label, columns)
     raise DataError(f"{path}: the ending must be one of {', '.join(ENDINGS)}, got {ending!r}")
 
 
@@ -149,15 +155,15 @@ def _read_ts(path: Path) -> Given:
     return Given(examples, labels)
 
 
-def _read_parquet(path: Path, label: str | None) -> Given:
+def _read_parquet(path: Path, label: str | None, columns: Sequence[str] | None) -> Given:
     try:
         from pyarrow import parquet
     except ModuleNotFoundError:
         raise DataError(f"{path}: needs pyarrow: pip install 'longlens[data]'") from None
-    return _columns(path, parquet.read_table(path).to_pydict(), label)
+    return _columns(path, parquet.read_table(path).to_pydict(), label, columns)
 
 
-def _read_saved(path: Path, label: str | None) -> Given:
+def _read_saved(path: Path, label: str | None, columns: Sequence[str] | None) -> Given:
     """A data set, or one for each split, that Hugging Face's ``save_to_disk`` wrote."""
     if not any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json")):
         raise DataError(f"{path} is a folder without train and test files or a saved data set")
@@ -165,17 +171,19 @@ def _read_saved(path: Path, label: str | None) -> Given:
         from datasets import load_from_disk
     except ModuleNotFoundError:
         raise DataError(f"{path}: needs datasets: pip install 'longlens[data]'") from None
-    return read_dataset(load_from_disk(str(path)), str(path), label)
+    return read_dataset(load_from_disk(str(path)), str(path), label, columns)
 
 
-def read_dataset(saved: Any, path: str, label: str | None = None) -> Given:
+def read_dataset(
+    saved: Any, path: str, label: str | None = None, columns: Sequence[str] | None = None
+) -> Given:
     """A data set of Hugging Face, or one for each split."""
     parts = dict(saved) if hasattr(saved, "items") else {"": saved}
     every: dict[str, list[Any]] = {}
     for part in parts.values():
         for key, column in part.to_dict().items():
             every.setdefault(key, []).extend(column)
-    given = _columns(path, every, label)
+    given = _columns(path, every, label, columns)
     if "" not in parts:
         given.split = [str(name) for name, part in parts.items() for _ in range(len(part))]
         given.notes.append(f"split as given: {', '.join(parts)}")
@@ -185,7 +193,12 @@ def read_dataset(saved: Any, path: str, label: str | None = None) -> Given:
     return given
 
 
-def _columns(path: Path | str, columns: dict[str, list[Any]], label: str | None) -> Given:
+def _columns(
+    path: Path | str,
+    columns: dict[str, list[Any]],
+    label: str | None,
+    wanted: Sequence[str] | None,
+) -> Given:
     lower = {name.lower(): name for name in columns}
     goal = label.lower() if label else first_of(lower, LABELS)
     if goal is None or goal not in lower:
@@ -193,22 +206,25 @@ def _columns(path: Path | str, columns: dict[str, list[Any]], label: str | None)
     if not columns[lower[goal]]:
         raise DataError(f"{path} has no examples")
     split = [str(v) for v in columns[lower["split"]]] if "split" in lower else None
-    rest = [name for key, name in lower.items() if key not in (goal, "split", "idx", "id")]
-    inputs = first_of([name.lower() for name in rest], INPUTS)
+    rest = [name for name in lower if name not in (goal, "split", "idx", "id")]
+    inputs = first_of(rest, INPUTS)
+    names = [inputs] if inputs else rest
+    names = [names[place] for place in places(path, names, wanted)]
     notes = [f"labels {lower[goal]}"]
-    chosen = lower[inputs] if inputs else rest[0] if len(rest) == 1 else None
-    if chosen is not None:
+    given = Given([], columns[lower[goal]], split, notes, label=goal, columns=names)
+    if len(names) == 1:
+        chosen = lower[names[0]]
         values = columns[chosen]
         if any(value is None for value in values):
             raise DataError(f"{path}: example {values.index(None) + 1} is missing ({chosen})")
-        examples = values if isinstance(values[0], str) else [np.asarray(v) for v in values]
-        return Given(examples, columns[lower[goal]], split, [*notes, f"inputs {chosen}"])
+        given.examples = values if isinstance(values[0], str) else [np.asarray(v) for v in values]
+        notes.append(f"inputs {chosen}")
+        return given
     try:
-        table = np.array([columns[name] for name in rest], np.float64).T
+        table = np.array([columns[lower[name]] for name in names], np.float64).T
     except (TypeError, ValueError):
         raise DataError(
             f"{path}: which column holds the inputs? It has {', '.join(columns)}"
         ) from None
-    return Given(
-        without_ends(path, table, range(1, len(table) + 1)), columns[lower[goal]], split, notes
-    )
+    given.examples = without_ends(path, table, range(1, len(table) + 1))
+    return given

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from longlens.tasks.arrays import Array
+from longlens.tasks.errors import DataError
 
 LABELS = ("label", "labels", "y", "target", "targets", "class")
 EXACT = 2.0**53  # below it a float64 holds every whole number
@@ -24,6 +27,7 @@ class Given:
     notes: list[str] = field(default_factory=list)
     names: list[str] | None = None  # of classes, where labels are their numbers
     label: str | None = None  # the column that the labels were in: other parts have them there, too
+    columns: list[str] | None = None  # names of those that the inputs were in: the same for them
 
 
 def are_whole(numbers: Array) -> bool:
@@ -43,3 +47,31 @@ def first_of(names: Iterable[str], wanted: Iterable[str]) -> str | None:
     """
     known = set(names)
     return next((name for name in wanted if name in known), None)
+
+
+def places(path: Path | str, found: Sequence[str], wanted: Sequence[str] | None) -> list[int]:
+    """Where in another part the input columns of the training file are, which need its names.
+
+    Args:
+        path: of the other part, for messages.
+        found: names of its input columns.
+        wanted: those of the training file, in its order; None: there is none.
+
+    >>> places("test.csv", ["c", "a"], ["a", "c"])
+    [1, 0]
+    """
+    if wanted is None:
+        return list(range(len(found)))
+    missing, extra = Counter(wanted) - Counter(found), Counter(found) - Counter(wanted)
+    if missing or extra:
+        problems = [
+            f"{what} {', '.join(map(repr, names[:8]))}{' …' if len(names) > 8 else ''}"
+            for what, names in (("lacks", [*missing]), ("has besides", [*extra]))
+            if names
+        ]
+        raise DataError(
+            f"{path}: input columns must be those of the training file; it {' and '.join(problems)}"
+        )
+    ours = sorted(range(len(found)), key=found.__getitem__)
+    theirs = sorted(range(len(wanted)), key=wanted.__getitem__)
+    return [place for _, place in sorted(zip(theirs, ours, strict=True))]

@@ -99,7 +99,7 @@ def import_file(
     given = _read(source, label)
     _add_targets(given, targets, source)
     if test_inputs is not None:
-        more = read_file(Path(test_inputs), label or given.label)
+        more = _read_part(Path(test_inputs), given, label)
         _add_targets(more, test_targets, str(test_inputs))
         given = _join(given, {"test": more}, "test_inputs")
     if split is not None:
@@ -155,10 +155,15 @@ def _read(source: str, label: str | None) -> Given:
 
 
 def _read_parts(paths: dict[str, Path], label: str | None) -> Given:
-    """Read a file for each split; the labels stand where they do in that of training."""
+    """Read a file for each split."""
     train = read_file(paths.pop("train"), label)
-    others = {part: read_file(path, label or train.label) for part, path in paths.items()}
+    others = {part: _read_part(path, train, label) for part, path in paths.items()}
     return _join(train, others, ", ".join(path.name for path in paths.values()))
+
+
+def _read_part(path: Path, train: Given, label: str | None) -> Given:
+    """Read another part than that of training, whose columns it has to have, in any order."""
+    return read_file(path, label if train.label is None else train.label, train.columns)
 
 
 def _as_case(word: re.Match[str]) -> str:
@@ -221,7 +226,7 @@ def _join(train: Given, others: dict[str, Given], what: str) -> Given:
         labels = [label for part in parts for label in part.labels or ()]
     notes = [*train.notes, f"{' and '.join(others)} split as given ({what})"]
     return Given([example for part in parts for example in part.examples], labels, split, notes,
-                 train.names, train.label)  # fmt: skip
+                 train.names, train.label, train.columns)  # fmt: skip
 
 
 def _add_targets(given: Given, path: str | Path | None, source: str) -> None:
