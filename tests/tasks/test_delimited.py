@@ -151,3 +151,73 @@ def test_columns_of_one_name_keep_their_order(tmp_path):
     import_file(tmp_path / "a_train.csv", root=tmp_path)
     found = load("a", tmp_path)["test"].arrays["inputs"].whole()[:, :, 0]
     assert sorted(found.tolist()) == sorted(X[:, :3].astype(np.float32).tolist())
+
+
+ORDER = np.random.default_rng(2).permutation(300)  # rows of a frame that was shuffled
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "index", "Index"])
+@pytest.mark.parametrize("numbers", [ORDER[:30], range(1, 31), np.sort(ORDER[:30]) * 1.0])
+def test_numbers_of_rows_are_no_values_in_any_order(tmp_path, name, numbers):
+    path = written(tmp_path, "a.csv", numbers, Y, X, header=f"{name},label,a,b,c,d,e,f,g")
+    manifest = import_file(path, root=tmp_path)
+    assert manifest.spec.max_length == 7
+    assert "column 0 names or counts the rows and is left out" in manifest.notes
+
+
+def test_the_training_file_decides_which_column_numbers_the_rows(tmp_path):
+    """In the test file its numbers repeat, or it is not there."""
+    header = ",label,a,b,c,d,e,f,g"
+    written(tmp_path, "a_train.csv", ORDER[:30], Y, X, header=header)
+    for numbers, names in ((ORDER[:30] // 9, header), (np.empty((30, 0)), header[1:])):
+        written(tmp_path, "a_test.csv", *([numbers] if names == header else []), Y, X, header=names)
+        manifest = import_file(tmp_path / "a_train.csv", root=tmp_path, replace=True)
+        assert manifest.spec.max_length == 7
+    written(tmp_path, "b_train.csv", ORDER[:30] // 9, Y, X, header=header)  # these are values
+    written(tmp_path, "b_test.csv", ORDER[:30], Y, X, header=header)
+    assert import_file(tmp_path / "b_train.csv", root=tmp_path).spec.max_length == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("index", X[:, 0]), ("index", Y), ("", Y), ("steps", range(30))]
+)
+def test_other_columns_are_values(tmp_path, name, values):
+    path = written(tmp_path, "a.csv", values, Y, X, header=f"{name},label,a,b,c,d,e,f,g")
+    assert import_file(path, root=tmp_path).spec.max_length == 8
+
+
+def test_several_columns_without_a_name_are_values(tmp_path):
+    path = written(tmp_path, "a.csv", Y, X, range(30), header="label" + "," * 8)
+    assert import_file(path, root=tmp_path).spec.max_length == 8
+
+
+@pytest.mark.parametrize("name", ["index", "__index_level_0__", "id"])
+def test_numbers_of_rows_in_parquet_files(tmp_path, name):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    rest = {"a": X[:, 0], "b": X[:, 1]}, {"review": [f"film {n}" for n in range(30)]}
+    for number, columns in enumerate(rest):
+        columns = columns | {"label": Y, name: ORDER[:30]}
+        parquet.write_table(pyarrow.table(columns), tmp_path / f"{number}.parquet")
+        manifest = import_file(tmp_path / f"{number}.parquet", root=tmp_path)
+        assert manifest.spec.max_length == (7 if number else 2)
+        assert f"column {name} names or counts the rows and is left out" in manifest.notes
+
+
+def test_a_column_of_that_name_may_hold_the_inputs(tmp_path):
+    texts = [f"film {n}" for n in range(30)]
+    path = written(tmp_path, "text.csv", texts, Y, header="index,label")
+    assert "inputs are text" in import_file(path, root=tmp_path).notes
+    path = written(tmp_path, "none.csv", ORDER[:30], Y, header="index,label")
+    with pytest.raises(DataError, match="no column but 'index' has inputs, and that one numbers"):
+        import_file(path, root=tmp_path)
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    for name in ("index", "idx"):
+        parquet.write_table(pyarrow.table({name: list(X), "label": Y}), tmp_path / "a.parquet")
+        assert import_file(tmp_path / "a.parquet", name, root=tmp_path).spec.max_length == 7
+    parquet.write_table(pyarrow.table({"idx": ORDER[:30], "label": Y}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="no column has inputs; it has idx, label"):
+        import_file(tmp_path / "a.parquet", root=tmp_path)

@@ -12,12 +12,18 @@ import numpy as np
 
 from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
-from longlens.tasks.given import LABELS, Given, are_whole, first_of, places
+from longlens.tasks.given import (
+    LABELS,
+    Given,
+    are_whole,
+    as_number,
+    first_of,
+    places,
+    tells_rows_apart,
+)
 
 MISSING = ("", "?")
 GAPS = (*MISSING, "na", "n/a", "null", "none")  # among numbers; of labels these are names
-IDS = ("id", "idx")
-COUNTS = ("", "unnamed: 0", "index")
 
 
 @dataclass
@@ -40,20 +46,31 @@ def read_table(path: Path, label: str | None, columns: Sequence[str] | None = No
     names = table.names()
     notes = [] if table.header is None else ["the first line is a header"]
     others = list(range(len(table.rows[0])))
-    for n in [n for n in others if _tells_rows_apart(table, n)]:
-        others.remove(n)
-        notes.append(f"column {n} names or counts the rows and is left out")
+    apart = [
+        n
+        for n, name in enumerate(names)
+        if (name or names.count(name) == 1)  # several without a name are inputs
+        and tells_rows_apart(name, (as_number(row[n]) for row in table.rows), columns)
+    ]
+    others = [n for n in others if n not in apart]
     split = None
     if "split" in names:
         others.remove(names.index("split"))
         split = [row[names.index("split")] for row in table.rows]
     column, why = _label_column(table, others, label)
     notes.insert(0, f"label in column {column} ({why})")
+    apart = [n for n in apart if n != column]
+    notes += [f"column {n} names or counts the rows and is left out" for n in apart]
     labels = [row[column].strip() for row in table.rows]
     for line, word in zip(table.lines, labels, strict=True):
         if word in MISSING:
             raise DataError(f"{path}: line {line} has no label (column {column})")
     others = [n for n in others if n != column]
+    if not others and apart:
+        raise DataError(
+            f"{path}: no column but {names[apart[0]]!r} has inputs, and that one numbers the rows; "
+            "give it another name if it does not"
+        )
     if not others:
         raise DataError(f"{path}: one column; a table needs a label and values in every line")
     if names:
@@ -125,14 +142,6 @@ def _has_header(rows: list[list[str]]) -> bool:
         if cell not in others and (cell.lower() in LABELS or (words and repeats)):
             return True
     return False
-
-
-def _tells_rows_apart(table: Table, column: int) -> bool:
-    """Whether a column names or numbers the examples and says nothing of them."""
-    name = table.header and table.header[column].strip().lower()
-    numbers = [str(number) for number in range(len(table.rows))]
-    counts = [row[column].strip() for row in table.rows] == numbers
-    return name in IDS or (name in COUNTS and counts)
 
 
 def _examples(table: Table, columns: list[int]) -> Given:

@@ -16,7 +16,7 @@ import numpy as np
 from longlens.tasks.arrays import Array
 from longlens.tasks.delimited import read_table, without_ends
 from longlens.tasks.errors import DataError
-from longlens.tasks.given import LABELS, Given, first_of, places
+from longlens.tasks.given import LABELS, Given, first_of, places, tells_rows_apart
 from longlens.tasks.npy import open_npy
 from longlens.tasks.split import WORDS
 
@@ -206,11 +206,17 @@ def _columns(
     if not columns[lower[goal]]:
         raise DataError(f"{path} has no examples")
     split = [str(v) for v in columns[lower["split"]]] if "split" in lower else None
-    rest = [name for name in lower if name not in (goal, "split", "idx", "id")]
+    rest = [name for name in lower if name not in (goal, "split")]
+    apart = [name for name in rest if tells_rows_apart(name, columns[lower[name]], wanted)]
+    rest = [name for name in rest if name not in apart]
+    if not rest:
+        raise DataError(f"{path}: no column has inputs; it has {', '.join(columns)}, and id, idx "
+                        "and index number the rows")  # fmt: skip
     inputs = first_of(rest, INPUTS)
     names = [inputs] if inputs else rest
     names = [names[place] for place in places(path, names, wanted)]
     notes = [f"labels {lower[goal]}"]
+    notes += [f"column {lower[name]} names or counts the rows and is left out" for name in apart]
     given = Given([], columns[lower[goal]], split, notes, label=goal, columns=names)
     if len(names) == 1:
         chosen = lower[names[0]]

@@ -14,6 +14,8 @@ from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
 
 LABELS = ("label", "labels", "y", "target", "targets", "class")
+IDS = ("id", "idx", "__index_level_0__")  # the last one is the index of a frame of pandas
+COUNTS = ("", "unnamed: 0", "unnamed: 0.1", "index")
 EXACT = 2.0**53  # below it a float64 holds every whole number
 
 
@@ -37,6 +39,51 @@ def are_whole(numbers: Array) -> bool:
     (True, False)
     """
     return bool(((numbers == np.floor(numbers)) & (np.abs(numbers) < EXACT)).all())
+
+
+def as_number(cell: Any) -> int | float | None:
+    """The number that a cell or a label is, a whole one exactly; None where it is none.
+
+    >>> as_number("1000000000000000001"), as_number("1.0"), as_number("1_1")
+    (1000000000000000001, 1.0, None)
+    """
+    if isinstance(cell, bool) or (isinstance(cell, str) and "_" in cell):
+        return None  # Python reads 1_1 as 11
+    if isinstance(cell, int):
+        return cell
+    try:
+        number = float(cell)
+        whole = isinstance(cell, str) and cell.strip().lstrip("+-").isdecimal()
+        return int(cell) if whole and np.isfinite(number) else number
+    except (TypeError, ValueError):
+        return None
+
+
+def tells_rows_apart(name: str, values: Iterable[Any], wanted: Sequence[str] | None) -> bool:
+    """Whether a column names or numbers the examples and says nothing of them.
+
+    Numbers of rows need not be in order: pandas writes those that rows had before they were
+    shuffled or chosen, and R counts from 1.
+
+    Args:
+        name: of the column, in small letters.
+        values: of the column; text is a name.
+        wanted: the input columns of the training file, which decides for all parts; None: this
+            is the training file.
+
+    >>> tells_rows_apart("index", [3, 1, 2], None), tells_rows_apart("index", [3, 1, 3], None)
+    (True, False)
+    """
+    if wanted is not None:
+        return name in (*IDS, *COUNTS) and name not in wanted
+    if name not in (*IDS, *COUNTS):
+        return False
+    values = list(values)
+    if name in IDS:
+        return not isinstance(values[0], list)
+    numbers = [None if isinstance(value, str) else as_number(value) for value in values]
+    whole = all(number is not None and number == number // 1 for number in numbers)
+    return whole and len(set(numbers)) == len(numbers)
 
 
 def first_of(names: Iterable[str], wanted: Iterable[str]) -> str | None:
