@@ -221,3 +221,32 @@ def test_a_column_of_that_name_may_hold_the_inputs(tmp_path):
     parquet.write_table(pyarrow.table({"idx": ORDER[:30], "label": Y}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="no column has inputs; it has idx, label"):
         import_file(tmp_path / "a.parquet", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (["1_1", "11", "1_2"], ("11", "1_1", "1_2")),
+        (["01", "1", "2"], ("01", "1", "2")),
+        (["+1", "1", "2"], ("+1", "1", "2")),
+        (["02", "01", "10"], ("1", "2", "10")),
+        (["1.0", "1", "2"], ("1", "2")),  # pandas writes both
+        ([10**18, 10**18 + 1, 3], ("3", f"{10**18}", f"{10**18 + 1}")),
+    ],
+)
+def test_labels_that_differ_are_different_classes(tmp_path, labels, names):
+    path = written(tmp_path, "a.csv", labels * 10, X, header="label,a,b,c,d,e,f,g")
+    assert import_file(path, root=tmp_path).spec.class_names == names
+    if isinstance(labels[0], int):
+        np.savez(tmp_path / "b.npz", x=X, y=np.array(labels * 10))
+        assert import_file(tmp_path / "b.npz", root=tmp_path).spec.class_names == names
+
+
+def test_underscores_make_no_numbers(tmp_path):
+    values = X.astype(str).astype(object)
+    values[3, 2] = "1_1"
+    with pytest.raises(DataError, match="line 4, column 3: '1_1' is no number"):
+        import_file(written(tmp_path, "a.csv", Y, values), root=tmp_path)
+    (tmp_path / "a.ts").write_text("@data\n" + "1,2,1_1:a\n" * 9)
+    with pytest.raises(DataError, match="line 2: '1_1' is no number"):
+        import_file(tmp_path / "a.ts", root=tmp_path)

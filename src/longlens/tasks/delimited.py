@@ -154,13 +154,13 @@ def _examples(table: Table, columns: list[int]) -> Given:
     for number, row in enumerate(table.rows):
         for place, column in enumerate(columns):
             cell = row[column].strip()
-            try:
-                values[number, place] = float("nan" if cell.lower() in GAPS else cell)
-            except ValueError:
+            value = np.nan if cell.lower() in GAPS else as_number(cell)
+            if value is None:
                 raise DataError(
                     f"{table.path}: line {table.lines[number]}, column {column}: {cell!r} is no "
                     "number"
-                ) from None
+                )
+            values[number, place] = value
     cells = [row[column].strip().lower() for row in table.rows[:100] for column in columns]
     whole = not any("." in cell or "e" in cell for cell in cells if cell not in GAPS)
     return Given(without_ends(table.path, values, table.lines, whole))
@@ -197,11 +197,7 @@ def without_ends(
 
 def _is_number(cell: str) -> bool:
     """Whether a cell holds a number, NaN and infinity included, or nothing."""
-    try:
-        float(cell)
-    except ValueError:
-        return cell.strip().lower() in GAPS
-    return True
+    return cell.strip().lower() in GAPS or as_number(cell) is not None
 
 
 def _label_column(table: Table, columns: list[int], label: str | None) -> tuple[int, str]:

@@ -16,7 +16,7 @@ import numpy as np
 from longlens.tasks.arrays import Array
 from longlens.tasks.delimited import read_table, without_ends
 from longlens.tasks.errors import DataError
-from longlens.tasks.given import LABELS, Given, first_of, places, tells_rows_apart
+from longlens.tasks.given import LABELS, Given, as_number, first_of, places, tells_rows_apart
 from longlens.tasks.npy import open_npy
 from longlens.tasks.split import WORDS
 
@@ -136,8 +136,7 @@ def _read_ts(path: Path) -> Given:
     for number, line in lines:
         *channels, label = line.split(":")
         try:
-            rows = [np.array([np.nan if v.strip() == "?" else float(v) for v in c.split(",")])
-                    for c in channels]  # fmt: skip
+            rows = [np.array([_value(cell) for cell in channel.split(",")]) for channel in channels]
         except ValueError as error:
             raise DataError(f"{path}: line {number}: {error}") from None
         if not rows or len({len(row) for row in rows}) > 1:
@@ -153,6 +152,13 @@ def _read_ts(path: Path) -> Given:
     if not examples:
         raise DataError(f"{path} has no examples after @data")
     return Given(examples, labels)
+
+
+def _value(cell: str) -> float:
+    number = np.nan if cell.strip() == "?" else as_number(cell)
+    if number is None:
+        raise ValueError(f"{cell.strip()!r} is no number")
+    return float(number)
 
 
 def _read_parquet(path: Path, label: str | None, columns: Sequence[str] | None) -> Given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ def as_number(cell: Any) -> int | float | None:
     try:
         number = float(cell)
         whole = isinstance(cell, str) and cell.strip().lstrip("+-").isdecimal()
-        return int(cell) if whole and np.isfinite(number) else number
+        return int(cell) if whole and math.isfinite(number) else number
     except (TypeError, ValueError):
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
 from longlens.tasks.folders import read_classes
 from longlens.tasks.formats import ENDINGS, read_file
-from longlens.tasks.given import Given, are_whole
+from longlens.tasks.given import Given, are_whole, as_number
 from longlens.tasks.imported import imported_folder
 from longlens.tasks.manifest import Manifest
 from longlens.tasks.registry import TASKS
@@ -300,17 +301,19 @@ def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[s
     if kind == "regression":
         if numbers is None:
             raise DataError(f"{source}: labels are text, so kind cannot be regression")
-        return numbers.astype(np.float32), None
-    if numbers is not None and not np.isfinite(numbers).all():
-        wrong = int(np.flatnonzero(~np.isfinite(numbers))[0])
-        what = "missing (NaN)" if np.isnan(numbers[wrong]) else "infinite"
-        raise DataError(f"{source}: label {wrong + 1} is {what}")
-    if kind is None and numbers is not None and (numbers != np.floor(numbers)).any():
-        given.notes.append("labels have fractions: numbers to predict (--kind classification)")
-        return numbers.astype(np.float32), None
+        return np.array(numbers, np.float64).astype(np.float32), None
     values: list[Any] = words
     if numbers is not None:
-        values = numbers.astype(np.int64).tolist() if are_whole(numbers) else numbers.tolist()
+        for number, value in enumerate(numbers, 1):
+            if not math.isfinite(value):
+                what = "missing (NaN)" if math.isnan(value) else "infinite"
+                raise DataError(f"{source}: label {number} is {what}")
+        whole = all(value == int(value) for value in numbers)
+        if kind is None and not whole:
+            given.notes.append("labels have fractions: numbers to predict (--kind classification)")
+            return np.array(numbers, np.float64).astype(np.float32), None
+        if not _joins_words(words):
+            values = [int(value) for value in numbers] if whole else numbers
     names = sorted(set(values))
     if len(names) < 2:
         raise DataError(f"{source}: all labels are {names[0]!r}; classes need two or more")
@@ -325,10 +328,17 @@ def _labels(given: Given, kind: str | None, source: str) -> tuple[Array, tuple[s
     return np.array([place[value] for value in values]), tuple(map(str, names))
 
 
-def _as_numbers(values: Sequence[Any]) -> Array | None:
-    if any(isinstance(value, bool) for value in values):
-        return None
-    try:
-        return np.array([float(value) for value in values])
-    except (TypeError, ValueError):
-        return None
+def _as_numbers(values: Sequence[Any]) -> list[int | float] | None:
+    """All values as numbers; None where one is none."""
+    numbers = [number for value in values if (number := as_number(value)) is not None]
+    return numbers if len(numbers) == len(values) else None
+
+
+def _joins_words(labels: Sequence[Any]) -> bool:
+    """Whether two labels of digits alone would be one number, as 01 and 1 are.
+
+    1 and 1.0 are one label: pandas writes whole numbers so where others are missing.
+    """
+    words = {label for label in labels if isinstance(label, str)}
+    whole = [number for word in words if isinstance(number := as_number(word), int)]
+    return len(set(whole)) < len(whole)
