@@ -168,6 +168,12 @@ def test_texts_floats_and_names(tmp_path, capsys, monkeypatch):
         ("1 2 99", "example 0: tokens must be in 0 … 15, got 99"),
         ("1 2\n1 2.5", "example 1 must be tokens, whole numbers (L,)"),
         ("a b", "example 0 must be numbers, got 'a b'"),
+        ("1 2\n1_1 2", "example 1 must be numbers, got '1_1 2'"),
+        ("1,2,3\n1,,2", "example 1: value 2 is missing inside the example, got '1,,2'"),
+        (",1,2", "example 0: value 1 is missing inside the example"),
+        ("1\t\t2", "example 0: value 2 is missing inside the example"),
+        ("1 2\n\n1 2 3", "x.txt: line 2 is empty; give an example in every line"),
+        ("\r\n1 2\r\n", "x.txt: line 1 is empty"),
         ("", "holds no examples"),
     ],
 )
@@ -176,6 +182,13 @@ def test_wrong_inputs_are_named(run, tmp_path, capsys, content, problem):
     assert main(["predict", str(run[2]), str(tmp_path / "x.txt")]) == 1
     err = capsys.readouterr().err
     assert problem in err and err.count("\n") == 1
+
+
+def test_values_that_are_missing_at_the_end_make_an_example_shorter(run, tmp_path, capsys):
+    (tmp_path / "x.txt").write_text("1 2 3\n1, 2, 3\n1,2,3,,\n1\t2\t3\t\n")
+    answers = printed(capsys, "predict", run[2], tmp_path / "x.txt", "--json")
+    assert [answer["example"] for answer in answers] == [0, 1, 2, 3]
+    assert len({answer["probability"] for answer in answers}) == 1
 
 
 def test_a_run_that_is_not_finished_has_no_model(run_options, capsys):
@@ -214,6 +227,13 @@ def test_numbers_are_predicted_where_the_targets_are(tmp_path):
     folder = run_folder(options)
     with torch.no_grad():
         outputs = load_model(folder).eval()(torch.from_numpy(x[:3, :, None])).numpy()
+    large = np.full((2, 6), 3e38, np.float32)
+    for wrong, problem in ((x[:2, :0], "example 0 must have one position or more"),
+                           (large, "example 0: the model answers NaN or infinite")):  # fmt: skip
+        with pytest.raises(ValueError, match=problem):
+            predict_run(folder, wrong)
+    np.save(tmp_path / "none.npy", x[:0])
+    assert main(["predict", str(folder), str(tmp_path / "none.npy")]) == 1
     wanted = [pytest.approx(output) for output in outputs[:, -2:]]
     assert [np.array(one["prediction"]) for one in predict_run(folder, x[:3])] == wanted
     (tmp_path / "data").rename(tmp_path / "elsewhere")

@@ -22,7 +22,8 @@ EPILOG = """examples:
   head -1 reviews.txt | longlens predict runs/text-las-0-5e1cd8ed - --json
 
 INPUTS is a .npy file, (N, L) or (N, L, C), or a text file with an example in each line: the text
-itself where the run's task is one on texts, else numbers with commas or spaces between them.
+itself where the run's task is one on texts, else numbers with commas or spaces between them. No
+line may be empty, and no value missing inside an example. Examples are counted from 0.
 Numbers are predicted for the last positions of an example, to which the task's targets belong."""
 
 
@@ -34,16 +35,27 @@ def read_examples(path: str) -> list[Any]:
     """
     if path.endswith(".npy"):
         array = open_npy(Path(path), path)
-        return list(array if array.ndim > 1 else array[None])
+        examples = list(array if array.ndim > 1 else array[None])
+    else:
+        examples = _read_lines(path)
+    if not examples:
+        raise ValueError(f"{path} holds no examples")
+    return examples
+
+
+def _read_lines(path: str) -> list[str]:
     raw = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
     try:
         content = raw.decode("utf-8-sig")  # spreadsheets write a byte order mark
     except UnicodeDecodeError:
         raise ValueError(f"{path} is neither text in UTF-8 nor a .npy file") from None
     # A text may hold what str.splitlines takes for an end, too: form feeds, U+2028 …
-    lines = [line for line in re.split(r"\r\n|\r|\n", content) if line.strip()]
-    if not lines:
-        raise ValueError(f"{path} holds no examples")
+    lines = re.split(r"\r\n|\r|\n", content)
+    if not lines[-1]:  # what follows the end of the last line
+        lines.pop()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():  # left out, it would shift the numbers of the next ones
+            raise ValueError(f"{path}: line {number} is empty; give an example in every line")
     return lines
 
 

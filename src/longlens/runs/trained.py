@@ -19,7 +19,7 @@ from longlens.runs.finished import other_data
 from longlens.runs.folders import find_run
 from longlens.runs.record import Record
 from longlens.tasks.arrays import Array
-from longlens.tasks.given import are_whole
+from longlens.tasks.given import are_whole, as_number
 from longlens.tasks.listops import CLOSE, OPERATOR, PAD
 from longlens.tasks.scratchpad import most_written
 from longlens.tasks.spec import SPLITS
@@ -215,7 +215,7 @@ def predict_run(
             with torch.no_grad():
                 outputs = ask(model, batch.to(device)).float().cpu()
             for number, output in zip(some, outputs, strict=True):
-                answers[number] = _answer(output, model.config.head, names, last)
+                answers[number] = _answer(output, model.config.head, names, last, number)
     return answers
 
 
@@ -250,10 +250,17 @@ def _numbers(text: str, encoding: str | None, number: int) -> Array:
     """A text as a task's tokens, or the numbers that stand in it."""
     if encoding in ("bytes", "bytes+1"):
         return np.frombuffer(text.encode(), np.uint8).astype(np.int64) + (encoding == "bytes+1")
-    try:
-        values = np.array([float(word) for word in text.replace(",", " ").split()])
-    except ValueError:
-        raise ValueError(f"example {number} must be numbers, got {text[:40]!r}") from None
+    mark = next((mark for mark in ",\t" if mark in text), None)  # None: spaces
+    words = [word.strip() for word in text.rstrip(", \t\r\n").split(mark)]
+    if "" in words:
+        raise ValueError(
+            f"example {number}: value {words.index('') + 1} is missing inside the example, got "
+            f"{text[:40]!r}; fill it first"
+        )
+    found = [as_number(word) for word in words]
+    if None in found:
+        raise ValueError(f"example {number} must be numbers, got {text[:40]!r}")
+    values = np.array(found, np.float64)
     return values.astype(np.int64) if are_whole(values) else values
 
 
@@ -272,6 +279,8 @@ def _input(model: Model, example: Array, number: int) -> Array:
     values = example[:, None] if example.ndim == 1 else example
     if values.ndim != 2 or values.shape[1] != config.input_dim or values.dtype.kind not in "uif":
         raise ValueError(f"example {number} must be numbers (L, {config.input_dim}), {got}")
+    if not len(values):
+        raise ValueError(f"example {number} must have one position or more, {got}")
     values = values.astype(np.float32)
     if not np.isfinite(values).all():
         raise ValueError(f"example {number} holds NaN or infinite values; fill them first")
@@ -279,12 +288,20 @@ def _input(model: Model, example: Array, number: int) -> Array:
 
 
 def _answer(
-    output: torch.Tensor, head: str, names: Sequence[str] | None, last: int | None
+    output: torch.Tensor, head: str, names: Sequence[str] | None, last: int | None, number: int
 ) -> dict[str, Any]:
     if head == "regression":
         assert last is not None
-        return {"prediction": output[-last:].tolist()}
-    shares = (output[-1] if head == "language" else output).softmax(-1)
-    best = int(shares.argmax())
-    answer: dict[str, Any] = {"prediction": best, "probability": float(shares[best])}
+        shown = output[-last:]
+    else:
+        shown = (output[-1] if head == "language" else output).softmax(-1)
+    if not shown.isfinite().all():
+        raise ValueError(
+            f"example {number}: the model answers NaN or infinite values; its numbers may be far "
+            "larger than those of training"
+        )
+    if head == "regression":
+        return {"prediction": shown.tolist()}
+    best = int(shown.argmax())
+    answer: dict[str, Any] = {"prediction": best, "probability": float(shown[best])}
     return answer | ({"name": names[best]} if names else {})
