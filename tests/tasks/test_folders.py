@@ -142,3 +142,22 @@ def test_wrong_folders_get_one_clear_line(tmp_path):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match="a folder without train and test files"):
         import_file(tmp_path / "nothing", root=tmp_path)
+
+
+def test_text_that_is_not_in_utf_8_is_refused(tmp_path):
+    genomic(tmp_path / "dna")
+    (tmp_path / "dna/train/positive/3.txt").write_bytes("café".encode("latin-1"))
+    with pytest.raises(DataError, match=r"3\.txt is not in UTF-8 \(byte 3\); convert it first"):
+        import_file(tmp_path / "dna", root=tmp_path)
+    (tmp_path / "a.ts").write_bytes("@data\n1,2:café\n1,3:b\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.ts is not in UTF-8 \(byte 13\)"):
+        import_file(tmp_path / "a.ts", root=tmp_path)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(tmp_path):
+    genomic(tmp_path / "dna")
+    for path in (tmp_path / "dna").rglob("*.txt"):
+        path.write_text("café", encoding="utf-8-sig")
+    import_file(tmp_path / "dna", root=tmp_path)
+    for tokens in inputs(load("dna", tmp_path), "train"):
+        assert bytes((tokens - 1).tolist()).decode() == "café"

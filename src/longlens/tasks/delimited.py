@@ -12,6 +12,7 @@ import numpy as np
 
 from longlens.tasks.arrays import Array
 from longlens.tasks.errors import DataError
+from longlens.tasks.files import read_text
 from longlens.tasks.given import (
     LABELS,
     Given,
@@ -83,10 +84,7 @@ def read_table(path: Path, label: str | None, columns: Sequence[str] | None = No
 
 
 def _table(path: Path) -> Table:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not in UTF-8 (byte {error.start}); convert it first") from None
+    text = read_text(path)
     table = Table(path, [], [])
     for line, row in _rows(text, path.suffix):
         if any(cell.strip() for cell in row):

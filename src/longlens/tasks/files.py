@@ -1,4 +1,4 @@
-"""Arrays on the disk, free space, and the lock of a data set."""
+"""Text and arrays on the disk, free space, and the lock of a data set."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, without the byte order mark that spreadsheets write."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not in UTF-8 (byte {error.start}); convert it first") from None
 
 
 def check_space(folder: Path, needed: int, what: str) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from longlens.tasks.errors import DataError
+from longlens.tasks.files import read_text
 from longlens.tasks.given import Given
 from longlens.tasks.split import WORDS
 
@@ -72,7 +73,7 @@ def _split(
     held: dict[str, str] = {}
     for name, part in LISTS.items():
         if (folder / name).exists():
-            lines = (folder / name).read_text().split()
+            lines = read_text(folder / name).split()
             held |= dict.fromkeys(lines, part)
     if not held:
         return None, "no split is given"
@@ -81,7 +82,7 @@ def _split(
 
 
 def _read_text(path: Path) -> str:
-    text = path.read_text(encoding="utf-8", errors="replace").strip()
+    text = read_text(path).strip()
     if not text:
         raise DataError(f"{path} is empty")
     return text

@@ -16,6 +16,7 @@ import numpy as np
 from longlens.tasks.arrays import Array
 from longlens.tasks.delimited import read_table, without_ends
 from longlens.tasks.errors import DataError
+from longlens.tasks.files import read_text
 from longlens.tasks.given import LABELS, Given, as_number, first_of, places, tells_rows_apart
 from longlens.tasks.npy import open_npy
 from longlens.tasks.split import WORDS
@@ -119,9 +120,7 @@ def _read_ts(path: Path) -> Given:
     """The UEA/UCR .ts layout: @ lines, then channels parted by ':', the label last."""
     facts: dict[str, str] = {}
     lines: list[tuple[int, str]] = []
-    for number, line in enumerate(
-        path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
-    ):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         line = line.strip()
         if line.startswith("@"):
             name, _, rest = line[1:].partition(" ")
