@@ -5,12 +5,12 @@ import pickle
 
 import pytest
 import torch
-from torch.func import functional_call, vmap
+from torch.func import functional_call, grad, jacrev, jvp, vmap
 
 from longlens import LaSAttention, decay_rates, las_attention
 from longlens.hf.options import Options
 from longlens.hf.state import LaSState
-from longlens.layers.decay import DecayRates
+from longlens.layers.decay import DecayRates, clamped
 from longlens.ops.las import las_weights
 from longlens.ops.las.decode import LaSCache
 
@@ -153,6 +153,97 @@ def test_learned_rates_stay_in_their_bound_whatever_the_optimizer_does():
     found, bound = layer.rates()
     assert bound == 0.1 and torch.equal(found, torch.tensor([0.0, 0.05, 0.1, 0.1]))
     layer(torch.randn(1, 10, 16))
+
+
+OUTSIDE = torch.tensor([-0.1, -0.1, 0.0, 0.0, 0.03, 0.05, 0.05, 0.2, 0.2])
+UPSTREAM = torch.tensor([3.0, -3.0, 3.0, -3.0, 2.0, 3.0, -3.0, 3.0, -3.0])
+BACK_INSIDE = torch.tensor([0.0, -3.0, 3.0, -3.0, 2.0, 3.0, -3.0, 3.0, 0.0])
+
+
+def weighed(alpha, upstream=UPSTREAM):
+    return (clamped(alpha, 0.05) * upstream).sum()
+
+
+def by_autograd(alpha):
+    alpha = alpha.clone().requires_grad_()
+    weighed(alpha).backward()
+    return alpha.grad
+
+
+def by_compiled_autograd(alpha):
+    alpha = alpha.clone().requires_grad_()
+    torch.compile(weighed, fullgraph=True, backend="aot_eager")(alpha).backward()
+    return alpha.grad
+
+
+def by_vmap(alpha):
+    return vmap(grad(weighed))(alpha[:, None], UPSTREAM[:, None])[:, 0]
+
+
+def by_jacrev(alpha):
+    return jacrev(lambda a: clamped(a, 0.05) * UPSTREAM)(alpha).sum(0)
+
+
+WAYS = [by_autograd, by_compiled_autograd, grad(weighed), by_vmap, by_jacrev]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_outside_of_the_bound_gradients_that_lead_back_pass(way):
+    """They were zero, so that a rate that one step had carried outside never came back."""
+    assert torch.equal(way(OUTSIDE), BACK_INSIDE)
+
+
+def test_rates_are_clamped_bit_for_bit_and_have_the_clamps_tangent():
+    expected = OUTSIDE.clamp(0, 0.05)
+    for alpha in (OUTSIDE, OUTSIDE.double(), OUTSIDE.bfloat16()):
+        assert torch.equal(clamped(alpha, 0.05), alpha.clamp(0, 0.05))
+    assert torch.equal(vmap(lambda a: clamped(a, 0.05))(OUTSIDE), expected)
+    tangent = jvp(lambda a: clamped(a, 0.05), (OUTSIDE,), (torch.ones(9),))[1]
+    assert torch.equal(tangent, torch.tensor([0.0, 0, 1, 1, 1, 1, 1, 0, 0]))
+    layer, _ = in_layer(0.01, True)
+    assert torch.equal(
+        torch.export.export(layer, (x := torch.randn(1, 9, 16),)).module()(x), layer(x)
+    )
+
+
+@pytest.mark.parametrize("end", [0.0, 0.05])
+def test_rates_that_an_optimizer_carries_out_come_back(end):
+    rates = DecayRates(4, 0.01, learned_alpha=True)
+    optimizer = torch.optim.AdamW(rates.parameters(), lr=1e-3)
+    for target, steps in ((1.5 * end - 0.02, 200), (0.02, 300)):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (rates.rates()[0] - target).square().sum().backward()
+            optimizer.step()
+        if target != 0.02:
+            assert torch.equal(rates.rates()[0].detach(), torch.full((4,), end))
+            assert (
+                float((rates.alpha.detach() - end).abs().max()) < 0.02
+            )  # no farther than momentum goes
+    torch.testing.assert_close(rates.alpha.detach(), torch.full((4,), 0.02), rtol=0, atol=2e-3)
+
+
+def test_a_layer_learns_decay_after_it_has_learned_to_do_without():
+    torch.manual_seed(0)
+    layer, rates = in_layer(1e-3, True)
+    x, noise = torch.randn(4, 64, 16), torch.randn(4, 64, 16)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=1e-3)
+
+    def train(target, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (layer(x) - target).square().mean().backward()
+            optimizer.step()
+
+    train(noise, 200)
+    assert float(rates.alpha.detach().max()) < 0
+    teacher, _ = in_layer(0.05, False)
+    teacher.load_state_dict(layer.state_dict() | {"decay.alpha": decay_rates(4, 0.05)})
+    train(teacher(x).detach(), 100)
+    found = rates.alpha.detach().clone()
+    assert float(found[1:].min()) > 0  # the first head of the teacher has no decay
+    train(teacher(x).detach(), 1)
+    assert not torch.equal(found, rates.alpha.detach())
 
 
 @pytest.mark.parametrize("wrong", [[0.0, 0.2], [-0.1, 0.0], [float("nan"), 0.0]])

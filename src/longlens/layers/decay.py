@@ -11,8 +11,51 @@ from torch import Tensor, nn
 
 from longlens.ops.las import decay_rates
 from longlens.ops.las.checks import check_bound, may_read, rounded_up
+from longlens.ops.las.transforms import forward_mode
 
 WIDEST_LEARNED_RATE = 0.05  # how far learning may take α, unless `bound` starts beyond
+
+
+class _Clamp(torch.autograd.Function):
+    """`clamp(0, most)`, but outside of the range a gradient that leads back inside passes.
+
+    Without it a rate that one step of an optimiser carries beyond an end stays there for good.
+    A gradient that leads farther out is zero, as the clamp's is.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(alpha: Tensor, most: float) -> Tensor:
+        return alpha.clamp(0.0, most)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        alpha, ctx.most = inputs
+        ctx.save_for_backward(alpha)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (alpha,), grad = ctx.saved_tensors, grads[0]  # descent moves against the gradient
+        outward = ((alpha < 0) & (grad > 0)) | ((alpha > ctx.most) & (grad < 0))
+        return grad.masked_fill(outward, 0), None
+
+
+def clamped(alpha: Tensor, most: float) -> Tensor:
+    """Rates kept inside [0, most]; see `_Clamp` for their gradient.
+
+    Forward-mode derivatives are the clamp's own, since `torch.compile` takes no function that has
+    some, and so are those of `torch.func` inside of it, which looks at no function's backward.
+
+    >>> rates = torch.tensor([-0.1, 0.0], requires_grad=True)
+    >>> (-clamped(rates, 0.5)).sum().backward()
+    >>> rates.grad
+    tensor([-1., -1.])
+    """
+    if forward_mode():
+        return alpha.clamp(0.0, most)
+    result: Tensor = _Clamp.apply(alpha, most)  # type: ignore[no-untyped-call]
+    return result
 
 
 class DecayRates(nn.Module):
@@ -25,6 +68,7 @@ class DecayRates(nn.Module):
     or not. Fixed rates that were changed in another way, in place or by `functional_call`, must
     stay inside the bound: uncompiled code raises where they do not, until `follow` is called.
     Learned rates are clamped to [0, alpha_max] where they are used: that keeps their bound true.
+    Outside of it their gradient is what leads back inside.
     A state dict holds them clamped to it, too, unless it is made with `keep_vars`.
 
     >>> rates = DecayRates(3, bound=0.002)
@@ -105,7 +149,7 @@ class DecayRates(nn.Module):
     def rates(self) -> tuple[Tensor | None, float | None]:
         """The rate of each head, (num_heads,), and a bound on them; (None, None): no decay."""
         if self.learned_alpha:
-            return self.alpha.clamp(0.0, self.alpha_max), self.alpha_max
+            return clamped(self.alpha, self.alpha_max), self.alpha_max
         if may_read(self.alpha):
             self._check()
         return (None, None) if self.alpha_max == 0 else (self.alpha, self.alpha_max)
