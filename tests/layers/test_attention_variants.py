@@ -296,3 +296,14 @@ def test_luna_is_two_nested_attentions():
     packed = (p @ k.mT / 8**0.5).softmax(-1) @ v
     weights = (q @ layer.packed_key(packed).mT / 8**0.5).softmax(-1)
     torch.testing.assert_close(layer(x), layer.output(weights @ layer.packed_value(packed)))
+
+
+@pytest.mark.parametrize(("dtype", "length"), [(torch.bfloat16, 600), (torch.float16, 5000)])
+def test_luna_counts_more_tokens_than_half_precision_can(dtype, length):
+    """The counter stood still at 256 in bfloat16, and at 2,048 in float16."""
+    layer = shake(Luna(8, num_heads=2, memory=3, bidirectional=False)).to(dtype)
+    x = torch.randn(1, length, 8, dtype=dtype)
+    with torch.no_grad():
+        found, expected = run_steps(layer, x), layer(x)
+    error = (found - expected).float().norm() / expected.float().norm()
+    assert error < 0.01

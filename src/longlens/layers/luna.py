@@ -99,7 +99,8 @@ class Luna(MultiHead):
         check_step(self)
         memory, dim = self.memory.shape
         keys = self.memory.new_zeros(batch_size, self.num_heads, dim // self.num_heads, memory)
-        return keys, keys.mT.clone(), self.memory.new_zeros(())
+        count = keys.new_zeros((), dtype=torch.long)  # bfloat16 stops counting at 256
+        return keys, keys.mT.clone(), count
 
     def step(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """One step in O(1) memory: x (B, D) -> y (B, D)."""
