@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from longlens import LaSAttention, SoftmaxAttention, decay_rates, las_attention
+from longlens.layers import build
 
 VARIANTS = {
     "default": dict(),
@@ -137,6 +138,14 @@ def test_autocast_runs_in_bfloat16_and_keeps_the_rates(kind):
         y = mixer(x)
     assert y.dtype == torch.bfloat16
     assert float((y - exact).detach().abs().max()) < 0.02 * float(exact.detach().abs().max())
+
+
+@pytest.mark.parametrize("key", ["las", "las-gated", "alibi", "fox", "mta-key"])
+def test_autocast_leaves_layers_in_float64_alone(key):
+    mixer, x = build(key, 32, num_heads=4).double(), torch.randn(2, 30, 32, dtype=torch.float64)
+    expected = mixer(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(mixer(x), expected)
 
 
 def test_casting_the_module_does_not_round_the_rates():

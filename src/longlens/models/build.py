@@ -16,7 +16,7 @@ from longlens.models.backbone import POOLINGS, Backbone, Block, InputEncoding, s
 from longlens.models.heads import ClassificationHead, MatchingHead, TokenHead
 from longlens.models.norms import build_norm
 from longlens.models.pretrained import CONFIG, WEIGHTS, Pretrained, check_fit, read_config
-from longlens.ops.numerics import autocasts
+from longlens.ops.numerics import autocast_dtype
 from longlens.weights import load_tensors
 
 RESIDUALS = ("float32", "autocast")
@@ -171,9 +171,9 @@ class Model(Pretrained):
         if self.pairs:
             x, mask = x.flatten(0, 1), None if mask is None else mask.flatten(0, 1)
         h, mask = self.encoding(x, mask)
-        if autocasts(h) and h.dtype != torch.float64:
+        low = autocast_dtype(h)
+        if low is not None:
             # inputs that are numbers come out of a linear map, in the dtype of autocast
-            low = torch.get_autocast_dtype(h.device.type)
             stream = h.to(low if self.config.residual == "autocast" else torch.float32)
             h = self.backbone(stream, mask, self.right_padded).float()
         else:

@@ -41,6 +41,18 @@ def autocasts(x: Tensor) -> bool:
     return device != "meta" and torch.is_autocast_enabled(device)
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """What autocast makes of ``x``; None: it is off, or ``x`` is float64, which it leaves alone.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     autocast_dtype(torch.ones(1)), autocast_dtype(torch.ones(1, dtype=torch.float64))
+    (torch.bfloat16, None)
+    """
+    if not autocasts(x) or x.dtype == torch.float64:
+        return None
+    return torch.get_autocast_dtype(x.device.type)
+
+
 def keep_dtypes(x: Tensor) -> AbstractContextManager[object]:
     """As ``no_autocast``, for free where autocast is off, which is where most calls run.
 

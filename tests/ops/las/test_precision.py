@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from longlens.ops.las import las_attention, las_weights
+from longlens.ops.family import decay_attention
+from longlens.ops.las import las_attention, las_attention_varlen, las_weights
 from longlens.ops.las.decode import LaSCache
 
 from .cases import Case, over_budget
@@ -88,6 +89,24 @@ def test_autocast_rounds_no_scores_of_a_cache_and_no_weights():
     with torch.autocast("cpu", torch.bfloat16):
         found = cache.attend(last), las_weights(q, k)
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+def test_autocast_leaves_float64_alone():
+    """As it does in SDPA; the inputs were rounded to bfloat16."""
+    q, k, v = (torch.randn(1, 2, 60, 8, dtype=torch.float64) for _ in range(3))
+    rates, bounds = torch.tensor([0.0, 0.1], dtype=torch.float64), torch.tensor([0, 20, 60])
+    packed = [t[0].transpose(0, 1) for t in (q, k, v)]
+    for run in (
+        lambda: las_attention(q, k, v, alpha=rates, window=3),
+        lambda: las_weights(q, k, alpha=rates),
+        lambda: las_attention_varlen(*packed, bounds, 40, alpha=rates),
+        lambda: LaSCache(k, v).attend(q[:, :, -1:], alpha=rates),
+        lambda: decay_attention(q, k, v, slopes=rates, taps=rates[:, None] + 0.3),
+    ):
+        expected = run()
+        with torch.autocast("cpu", torch.bfloat16):
+            found = run()
+        assert found.dtype == torch.float64 and torch.equal(found, expected)
 
 
 def test_rows_without_a_key_are_zero():

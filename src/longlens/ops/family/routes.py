@@ -16,7 +16,7 @@ from longlens.ops.las.plan import Assumed, Plan, Route, always, choose, no_opera
 from longlens.ops.las.transforms import exporting, functional, needs_formula
 from longlens.ops.las.triton import why_not
 from longlens.ops.las.triton.attention_op import MOST_HEADS, NARROW, beats_sdpa
-from longlens.ops.numerics import autocasts, no_autocast
+from longlens.ops.numerics import autocast_dtype, keep_dtypes
 
 IMPLEMENTATIONS = ("auto", "reference", "sdpa", "triton")
 HALF = (torch.bfloat16, torch.float16)
@@ -24,13 +24,12 @@ HALF = (torch.bfloat16, torch.float16)
 
 def attend(call: DecayCall, impl: str) -> Tensor:
     """Check a call, decide how it runs, and run it: (B, Hq, L, Dv)."""
-    if autocasts(call.query):  # as SDPA does; decays keep theirs
-        dtype = torch.get_autocast_dtype(call.query.device.type)
+    dtype = autocast_dtype(call.query)
+    if dtype is not None:  # as SDPA does; decays keep theirs
         call.query, call.key, call.value = (t.to(dtype) for t in (call.query, call.key, call.value))
-        with no_autocast(call.query):
-            return attend(call, impl)
-    plan = make_plan(check(call), impl)
-    return _NAMED[plan.impl, plan.route].run(call, plan)
+    with keep_dtypes(call.query):
+        plan = make_plan(check(call), impl)
+        return _NAMED[plan.impl, plan.route].run(call, plan)
 
 
 def make_plan(call: DecayCall, impl: str) -> Plan:

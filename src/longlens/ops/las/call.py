@@ -11,7 +11,7 @@ from torch import Tensor
 
 from longlens.ops.las.checks import check_options, check_side_inputs, check_tensors
 from longlens.ops.las.transforms import known, needs_formula
-from longlens.ops.numerics import autocasts
+from longlens.ops.numerics import autocast_dtype
 from longlens.ops.rotary import rotate
 
 
@@ -132,8 +132,9 @@ def _sees_all(call: Call) -> bool:
 
 def cast(call: Call) -> None:
     """What autocast asks for, as SDPA does it; α keeps its precision."""
-    if autocasts(call.query):
-        convert(call, torch.get_autocast_dtype(call.query.device.type))
+    dtype = autocast_dtype(call.query)
+    if dtype is not None:
+        convert(call, dtype)
 
 
 def convert(call: Call, dtype: torch.dtype) -> None:
