@@ -333,6 +333,17 @@ def test_gradients_of_slopes_are_as_exact_over_several_tiles(rate):
         within_budget(Case(1, 2, 1, 600, 600, 16, 16, ("slopes",), rate, False, seed))
 
 
+@pytest.mark.parametrize("part", ["log_forget", "log_gate"])
+def test_gates_lose_no_digits_on_blocks_of_rows(part):
+    """Running sums were float32 there: of differences of large ones few digits are left."""
+    low = Case(1, 2, 1, 3, 60, 8, 8, (part,), 0.1, False, 3).tensors(torch.float32)[0]
+    low[part][:, :, 20] = -10_000.0  # what came before is forgotten
+    assert explain_decay(**low).route == "rows"
+    found = decay_attention(**low)
+    exact = decay_attention(**{n: t.double() for n, t in low.items()}, impl="reference")
+    assert error(found.double(), exact) < 2e-6
+
+
 def within_budget(case, dtype=torch.float32):
     low = case.tensors(dtype)[0]
     case.tensors = lambda wanted=torch.float64, given=case.tensors: (

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from longlens.ops.family.call import DecayCall
+from longlens.ops.family.call import DecayCall, running
 from longlens.ops.las.smoothing import reach
 
 
@@ -88,10 +88,9 @@ def _attention(call: DecayCall) -> tuple[Tensor, Tensor]:
     if call.log_gate is None:
         scores = (q @ k.transpose(-2, -1)) * call.scale
     else:
-        gate = call.log_gate.to(wide).cumsum(2)
-        decay = torch.exp(
-            (gate[:, :, call.offset : call.offset + L, None] - gate[:, :, None]).clamp(max=0.0)
-        )
+        gate = running(call.log_gate)
+        gate = gate[:, :, call.offset : call.offset + L, None] - gate[:, :, None]
+        decay = torch.exp(gate.to(wide).clamp(max=0.0))
         scores = (q[:, :, :, None] * k[:, :, None] * decay.to(q.dtype)).sum(-1) * call.scale
     if call.alpha is not None:
         scores = scores * torch.exp(-per_head(call.alpha) * distance).to(q.dtype)
@@ -100,10 +99,9 @@ def _attention(call: DecayCall) -> tuple[Tensor, Tensor]:
     if call.power is not None:
         scores = scores - (per_head(call.power) * torch.log1p(distance.to(wide))).to(q.dtype)
     if call.log_forget is not None:
-        forget = call.log_forget.to(wide).cumsum(2)
-        scores = scores + (
-            forget[:, :, call.offset : call.offset + L, None] - forget[:, :, None]
-        ).to(q.dtype)
+        forget = running(call.log_forget)
+        forget = forget[:, :, call.offset : call.offset + L, None] - forget[:, :, None]
+        scores = scores + forget.to(q.dtype)
     scores = scores.masked_fill(~visible, float("-inf"))
     if call.sink is None:
         attention = scores.softmax(-1)
