@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from longlens import LaSAttention, LaSMultiheadAttention, SoftmaxAttention, replace_attention
 from longlens.ops.las import las_attention
@@ -142,6 +143,19 @@ def test_what_is_no_self_attention_is_refused():
     for mask in (band, CAUSAL * 0 + 0.5, CAUSAL[:, :5]):
         with pytest.raises(ValueError, match="attn_mask of LaSMultiheadAttention must be None or"):
             las(x, x, x, attn_mask=mask)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_one_tensor_may_come_as_several_objects(batch_first):
+    """Reentrant checkpoints and FSDP make them, which was refused."""
+    layer = LaSMultiheadAttention.from_torch(original(batch_first=batch_first))
+    x = tokens(batch_first).clone().requires_grad_()
+    expected = torch.autograd.grad(layer(x, x, x)[0].square().sum(), x)[0]
+    checkpoint(layer, x, x, x, use_reentrant=True)[0].square().sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+    for other in (x.detach().clone(), x[:, :1].expand_as(x), x.detach().mT):
+        with pytest.raises(ValueError, match="key must be the same tensor as query"):
+            layer(x, other, x)
 
 
 @pytest.mark.parametrize("mask", [CAUSAL.mT, 0.5 * CAUSAL.exp(), torch.zeros(9, 9)])

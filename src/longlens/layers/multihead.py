@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from longlens.layers.decay import DecayRates
 from longlens.ops.las import las_attention, las_weights
-from longlens.ops.las.checks import check_options, reading_is_free
+from longlens.ops.las.checks import check_options, may_read, reading_is_free
 from longlens.ops.las.transforms import functional
 
 
@@ -137,7 +137,7 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
 
         Args:
             query: (L, B, E), or (B, L, E) with `batch_first`, or (L, E).
-            key: the same tensor as `query`.
+            key: the same tensor as `query`, or another object with the same memory.
             value: as `query`; may be another tensor, such as the tokens without their positions.
             key_padding_mask: (B, L), True or -inf where a token is padding, False or 0 elsewhere.
             need_weights: also return the smoothed attention matrix, for small lengths.
@@ -149,7 +149,7 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
         Returns:
             The output, shaped like `query`, and the weights (B, L, L) or (B, H, L, L), or None.
         """
-        if key is not query:
+        if not _same(query, key):
             raise ValueError(
                 "LaSMultiheadAttention is self-attention: key must be the same tensor as query, "
                 "since positions of two sequences have no distance"
@@ -160,16 +160,16 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
                 "enable_nested_tensor=False, or set its use_nested_tensor to False"
             )
         batched = query.ndim == 3
-        q, v = (t if batched else t[:, None] for t in (query, value))  # (L, 1, E)
+        q, k, v = (t if batched else t[:, None] for t in (query, key, value))  # (L, 1, E)
         if batched and self.batch_first:
-            q, v = q.transpose(0, 1), v.transpose(0, 1)
+            q, k, v = (t.transpose(0, 1) for t in (q, k, v))
         if q.shape[2] != self.embed_dim or v.shape != q.shape:
             raise ValueError(
                 f"query and value must have {self.embed_dim} columns and one shape, got "
                 f"{tuple(query.shape)} and {tuple(value.shape)}"
             )
         causal = _causal(attn_mask, q.shape[0], is_causal)
-        heads = self._heads(q, v)
+        heads = self._heads(q, k, v)
         alpha, alpha_max = self.decay()
         options: dict[str, Any] = dict(
             alpha=alpha, alpha_max=alpha_max, window=self.window, smoothing=self.smoothing,
@@ -186,12 +186,12 @@ class LaSMultiheadAttention(nn.MultiheadAttention):
             return out, weights
         return out[:, 0], None if weights is None else weights[0]
 
-    def _heads(self, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(L, B, E) tokens to queries, keys and values (B, H, L, D)."""
         E, bias = self.embed_dim, self.in_proj_bias
         parts = [
             nn.functional.linear(x, self.in_proj_weight[a:b], None if bias is None else bias[a:b])
-            for x, a, b in ((q, 0, E), (q, E, 2 * E), (v, 2 * E, 3 * E))
+            for x, a, b in ((q, 0, E), (k, E, 2 * E), (v, 2 * E, 3 * E))
         ]
         split = [p.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0, 3) for p in parts]
         return split[0], split[1], split[2]
@@ -227,6 +227,14 @@ def replace_attention(model: nn.Module, **options: Any) -> int:
             if child in made:
                 setattr(module, name, made[child])
     return len(made)
+
+
+def _same(query: Tensor, key: Tensor) -> bool:
+    """Whether they are one tensor: reentrant checkpoints and FSDP hand it over as two objects."""
+    if key is query or functional() or not may_read(query):
+        return key is query
+    mine, other = ((t.data_ptr(), t.shape, t.stride(), t.dtype) for t in (query, key))
+    return mine == other
 
 
 def _real(padding: Tensor | None, batched: bool) -> Tensor | None:
