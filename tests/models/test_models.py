@@ -278,6 +278,23 @@ def test_pool_takes_real_tokens_only():
     assert pool(x, None, "last").tolist() == [[4.0, 5.0], [10.0, 11.0]]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_counts_and_sums_all_real_tokens(dtype):
+    """float16 ends at 65,504: means and variances were NaN or 0."""
+    x = (4 + torch.randn(1, 70_000, 3)).to(dtype)
+    mask = torch.arange(70_000)[None] < 69_000
+    expected = x[:, :69_000].double().mean(1)
+    found = pool(x, mask, "mean")
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), expected, rtol=8e-3, atol=0)
+    norm = MaskedBatchNorm(3).to(dtype)
+    for real in (None, mask):
+        y = norm(x, real)
+        kept = (y[0] if real is None else y[real]).double()
+        assert y.dtype == dtype
+        assert kept.mean(0).abs().max() < 0.02 and (kept.std(0) - 1).abs().max() < 0.02
+
+
 def test_prenorm_and_postnorm_are_what_they_say():
     class Double(nn.Module):
         causal, receptive_field, cost = True, 1, "L"

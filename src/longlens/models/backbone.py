@@ -360,8 +360,9 @@ def pool(x: Tensor, mask: Tensor | None, how: str) -> Tensor:
     if mask is None:
         return x.mean(1) if how == "mean" else x[:, -1]
     if how == "mean":
-        total = x.masked_fill(~mask[..., None], 0).sum(1)
-        return total / mask.sum(1, keepdim=True).clamp_min(1).to(x.dtype)
+        wide = torch.promote_types(x.dtype, torch.float32)  # float16 ends at 65,504
+        total = x.masked_fill(~mask[..., None], 0).sum(1, dtype=wide)
+        return (total / mask.sum(1, keepdim=True).clamp_min(1)).to(x.dtype)
     position = torch.arange(x.shape[1], device=x.device)
     last = torch.where(mask, position, 0).amax(1)
     return x[torch.arange(len(x), device=x.device), last]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from longlens.ops.launching import DTYPES, INSTALLED, INTERPRETED, launch, next_power_of_2
+from longlens.ops.numerics import full_precision
 
 WIDEST = 256  # columns of a tile
 TILE = 2048  # numbers that a program reads of each tensor at a time
@@ -30,12 +31,13 @@ def has_kernels(x: Tensor, weight: Tensor) -> bool:
 def moments_reference(x: Tensor, real: Tensor | None) -> Tensor:
     """Mean, variance and count over the rows of x (N, D) where real (N, 1) is: (3, D).
 
-    The count stands in every column, and is 1 where no row is real.
+    The count stands in every column, and is 1 where no row is real. All in float32 at least.
 
     >>> x, real = torch.tensor([[1.0], [3.0], [9.0]]), torch.tensor([[True], [True], [False]])
     >>> moments_reference(x, real).flatten()
     tensor([2., 1., 2.])
     """
+    x = full_precision(x)
     if real is None:
         count = x.new_full((), max(1, len(x)))
         mean = x.sum(0) / count
