@@ -452,6 +452,28 @@ def test_taps_start_at_las():
 
 
 @pytest.mark.parametrize(
+    "parts", [("taps",), ("alpha", "taps"), ("slopes", "taps"), ("log_gate",)], ids="+".join
+)
+def test_forward_mode_and_second_derivatives(parts):
+    """With taps the route `las` was taken, which has neither."""
+    tensors = Case(1, 2, 1, 9, 9, 4, 4, parts, 0.1, False, 0).tensors()[0]
+    inputs = tuple(tensors.values())
+
+    def form(impl):
+        return lambda *x: decay_attention(**dict(zip(tensors, x, strict=True)), impl=impl)
+
+    found, expected = (torch.func.jvp(form(i), inputs, inputs) for i in ("auto", "reference"))
+    torch.testing.assert_close(found, expected)
+    found, expected = (
+        torch.func.hessian(lambda *x, i=i: form(i)(*x).square().sum(), argnums=len(inputs) - 1)(
+            *inputs
+        )
+        for i in ("auto", "reference")
+    )
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
     "parts", [("slopes",), ("log_forget",), ("log_gate", "sink")], ids="+".join
 )
 def test_mapped_calls_are_one_after_the_other(parts):

@@ -120,6 +120,8 @@ def _no_las(call: DecayCall, assumed: Assumed) -> str | None:
         return "more than LaS's decay"
     if call.taps is not None and call.smoothing == "masked" and call.taps.shape[1] > 1:
         return "taps that are cut at the query"
+    if call.taps is not None and needs_formula(*call.tensors.values()):
+        return "a derivative of taps that only the formula has"
     return None
 
 
