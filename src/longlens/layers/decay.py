@@ -69,7 +69,7 @@ class DecayRates(nn.Module):
     stay inside the bound: uncompiled code raises where they do not, until `follow` is called.
     Learned rates are clamped to [0, alpha_max] where they are used: that keeps their bound true.
     Outside of it their gradient is what leads back inside.
-    A state dict holds them clamped to it, too, unless it is made with `keep_vars`.
+    Making a state dict clamps the parameter to alpha_max, unless it is made with `keep_vars`.
 
     >>> rates = DecayRates(3, bound=0.002)
     >>> rates.rates()
@@ -175,14 +175,14 @@ class DecayRates(nn.Module):
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
-        """Save no rate beyond the bound: whoever loads it would take it for the bound."""
+        """Save no rate beyond the bound: whoever loads it would take it for the bound.
+
+        The parameter itself is clamped, since a state dict shares memory with its model; by `data`,
+        so that a graph that waits for its backward pass does not find it changed.
+        """
+        if self.learned_alpha and not keep_vars:
+            self.alpha.data.clamp_(max=self.alpha_max)
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        rates = self.alpha.detach()
-        if keep_vars or not self.learned_alpha or rates.is_meta:
-            return
-        acting = rates.clamp(max=self.alpha_max)
-        if hasattr(rates, "full_tensor") or not torch.equal(acting, rates):
-            destination[f"{prefix}alpha"] = acting
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
