@@ -70,6 +70,9 @@ class DecayRates(nn.Module):
     Learned rates are clamped to [0, alpha_max] where they are used: that keeps their bound true.
     Outside of it their gradient is what leads back inside.
     Making a state dict clamps the parameter to alpha_max, unless it is made with `keep_vars`.
+    An ensemble of learned rates (`torch.func.stack_module_state`) is clamped to the bound of its
+    base module, so its members need one bound. Other ones cannot raise, as those of fixed rates
+    do: a rate above the bound may be an optimizer's.
 
     >>> rates = DecayRates(3, bound=0.002)
     >>> rates.rates()
