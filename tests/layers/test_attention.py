@@ -140,6 +140,21 @@ def test_autocast_runs_in_bfloat16_and_keeps_the_rates(kind):
     assert float((y - exact).detach().abs().max()) < 0.02 * float(exact.detach().abs().max())
 
 
+@pytest.mark.parametrize("options", [dict(), dict(smoothing="masked", window=3, chunk=16)])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_decoding_state_goes_into_autocast_and_out_of_it(before, options):
+    mixer, x = LaSAttention(32, 4, **options), torch.randn(2, 30, 32)
+    with torch.no_grad():
+        expected = mixer(x)
+        with torch.autocast("cpu", torch.bfloat16, enabled=before):
+            state = mixer.prefill(x[:, :20])[1]
+        with torch.autocast("cpu", torch.bfloat16, enabled=not before):
+            for t in range(20, 30):
+                y, state = mixer.step(x[:, t], state)
+    assert y.dtype == (torch.float32 if before else torch.bfloat16)
+    assert float((y - expected[:, 29]).abs().max()) < 0.02 * float(expected.abs().max())
+
+
 @pytest.mark.parametrize("key", ["las", "las-gated", "alibi", "fox", "mta-key"])
 def test_autocast_leaves_layers_in_float64_alone(key):
     mixer, x = build(key, 32, num_heads=4).double(), torch.randn(2, 30, 32, dtype=torch.float64)

@@ -147,9 +147,13 @@ class LaSCache:
     ) -> Tensor:
         """Attention of the newest token's query (B, Hq, 1, D) over the cache: (B, Hq, 1, Dv).
 
-        Key heads are shared by reshaping the query, so the cache is read once, unrepeated.
+        Key heads are shared by reshaping the query, so the cache is read once, unrepeated. It is
+        computed in the cache's dtype and returned in the query's.
         ``impl="triton"`` takes kernels without gradients that share out long caches.
         """
+        dtype = query.dtype
+        if dtype.is_floating_point:  # autocast may have begun or ended since the prompt
+            query = query.to(self._key.dtype)
         self._check(query, alpha, scale)
         check_impl(impl)
         scale = query.shape[3] ** -0.5 if scale is None else float(scale)
@@ -159,7 +163,7 @@ class LaSCache:
         call.key_mask = None if visible is None else visible[:, seen]
         route = choose(ROUTES, call, impl, Assumed())
         with keep_dtypes(query):  # autocast would round the scores
-            return route.run(call, Plan(route.impl, route.name))
+            return route.run(call, Plan(route.impl, route.name)).to(dtype)
 
     def _check(self, query: Tensor, alpha: Tensor | None, scale: float | None) -> None:
         B, D = self._key.shape[0], self._key.shape[3]
