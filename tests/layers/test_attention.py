@@ -41,6 +41,17 @@ def test_decoding_equals_forward(options):
             torch.testing.assert_close(y, expected[:, t], rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+def test_decoding_after_an_empty_prompt(masked):
+    mixer, x = layer(), torch.randn(2, 3, 32, dtype=torch.float64)
+    mask = torch.ones(2, 0, dtype=torch.bool) if masked else None
+    y, state = mixer.prefill(x[:, :0], mask)
+    assert y.shape == (2, 0, 32)
+    for t in range(3):
+        y, state = mixer.step(x[:, t], state)
+    torch.testing.assert_close(y, mixer(x)[:, 2], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_decoding_a_batch_of_different_lengths(options, side):

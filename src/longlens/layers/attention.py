@@ -206,6 +206,7 @@ class SoftmaxAttention(SplitSequence, nn.Module):
         self._check_input(x)
         self._check_decodes()
         x = zero_padding(x, mask)
+        mask = mask if x.shape[1] else None  # an empty prompt has no padding
         if mask is not None:  # padding moves to the right for the time being
             place = torch.arange(x.shape[1], device=x.device)
             first = mask.int().argmax(-1, keepdim=True)

@@ -66,17 +66,17 @@ def test_float16_scores_beyond_its_largest_number(options):
     assert torch.autograd.grad(out.sum(), q)[0].isfinite().all()
 
 
-@pytest.mark.parametrize("which", range(4), ids=["query", "key", "value", "alpha"])
+@pytest.mark.parametrize("which", range(5), ids=["query", "key", "value", "alpha", "sink"])
 @pytest.mark.parametrize(
     "options",
     [dict(query_offset=-9), dict(query_offset=-9, chunk=4), dict(query_offset=-9, window=3)],
 )
 def test_without_a_visible_key_the_output_keeps_its_graph(options, which):
-    tensors = [Q.clone(), Q.clone(), Q.clone(), torch.full((4,), 0.1)]
+    tensors = [Q.clone(), Q.clone(), Q.clone(), torch.full((4,), 0.1), torch.zeros(4)]
     tensors[which].requires_grad_()
-    q, k, v, alpha = tensors
+    q, k, v, alpha, sink = tensors
     for queries in (6, 1):
-        out = las_attention(q[:, :, :queries], k, v, alpha=alpha, **options)
+        out = las_attention(q[:, :, :queries], k, v, alpha=alpha, sink=sink, **options)
         assert torch.equal(out, torch.zeros_like(out))
         assert torch.equal(
             torch.autograd.grad(out.sum(), tensors[which])[0], torch.zeros_like(tensors[which])
@@ -88,6 +88,16 @@ def test_without_any_key_the_output_keeps_its_graph():
     out = las_attention(q, k, v, is_causal=False)
     assert out.shape == Q.shape and not out.any()
     assert all(not g.any() for g in torch.autograd.grad(out.sum(), (q, k)))
+
+
+def test_nothing_to_attend_to_keeps_the_graph_of_a_sink():
+    for queries, keys in ((0, 5), (5, 0)):
+        q, k, sink = torch.randn(1, 2, queries, 4), torch.randn(1, 2, keys, 4), torch.zeros(2)
+        out = las_attention(q, k, k, sink=sink.requires_grad_())
+        assert not torch.autograd.grad(out.sum(), sink)[0].any()
+    x, sink = torch.randn(0, 2, 4), torch.zeros(2, requires_grad=True)
+    out = las_attention_varlen(x, x, x, torch.tensor([0]), 0, sink=sink)
+    assert not torch.autograd.grad(out.sum(), sink)[0].any()
 
 
 def test_a_cache_without_a_token_gives_zeros():

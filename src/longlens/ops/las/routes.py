@@ -220,7 +220,7 @@ def _no_rows(call: Call, assumed: Assumed) -> str | None:
 
 
 def _run_empty(call: Call, plan: Plan) -> Tensor:
-    return zero_rows(call.query, call.value.shape[3], call.key, call.value, call.alpha)
+    return zero_rows(call.query, call.value.shape[3], call.key, call.value, call.alpha, call.sink)
 
 
 def _run_reference(call: Call, plan: Plan) -> Tensor:

@@ -87,7 +87,7 @@ def las_attention_varlen(
     route = choose(ROUTES, check(call), impl, Assumed(alpha_max))
     _check_bounds(call.packing.bounds, query.shape[0], max_seqlen)
     if query.shape[0] == 0 or value.shape[2] == 0:
-        out = zero_rows(q, value.shape[2], k, v, alpha)
+        out = zero_rows(q, value.shape[2], k, v, alpha, sink)
     else:
         out = route.run(call, Plan(impl, route.name))
     return out[0].transpose(0, 1)
