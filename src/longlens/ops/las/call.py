@@ -154,7 +154,7 @@ def unpack(call: Call) -> None:
 def wants_float32(call: Call) -> bool:
     """float16 on a CPU: a fold loses no digits in float32, and kernels are faster by far.
 
-    Not without decay and smoothing: that is SDPA, bit for bit.
+    Not without decay and smoothing: a square is SDPA, bit for bit.
     """
     plain = call.alpha is None and call.window == 1
     half = call.query.dtype == call.key.dtype == call.value.dtype == torch.float16

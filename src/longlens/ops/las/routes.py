@@ -157,7 +157,7 @@ def _no_folded(call: Call, assumed: Assumed) -> str | None:
 
 
 def _no_narrow(call: Call, assumed: Assumed) -> str | None:
-    """Never without decay and smoothing: that is SDPA, bit for bit."""
+    """Never without decay and smoothing: a square is SDPA, bit for bit."""
     if (
         not call.is_causal
         or call.key_mask is not None

@@ -75,7 +75,7 @@ def las_attention_sharded(
     the whole (see `docs/long_sequences.md` for what DDP's average makes of it).
 
     Args:
-        query: (B, Hq, n, D), this rank's positions; n may differ between ranks.
+        query: (B, Hq, n, D), this rank's positions; n may differ between ranks, and is at least 1.
         key: (B, Hkv, n, D), the same positions.
         value: (B, Hkv, n, Dv).
         group: the ranks that share the sequence, in the order of its pieces: a process group or a
