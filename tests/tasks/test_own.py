@@ -411,3 +411,16 @@ def test_gaps_in_a_parquet_file_are_named(tmp_path):
         parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
         with pytest.raises(DataError, match=message):
             import_file(tmp_path / "a.parquet", root=tmp_path)
+
+
+def test_an_audit_replaces_what_audits_imported_and_nothing_else(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("label,v\n" + "a,0.5\nb,1.5\n" * 10)
+    kept = import_file(path, root=tmp_path)
+    with pytest.raises(DataError, match="'mine' was imported before and is kept"):
+        import_file(path, root=tmp_path, for_audit=True)
+    assert load("mine", tmp_path).identity == kept.identity
+    first = import_file(path, "other", root=tmp_path, for_audit=True)
+    path.write_text("label,v\n" + "a,0.5\nb,2.5\n" * 10)
+    second = import_file(path, "other", root=tmp_path, for_audit=True)
+    assert second.identity != first.identity and "imported for an audit" in second.notes

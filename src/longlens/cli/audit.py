@@ -127,7 +127,7 @@ def bring(source: str, options: dict[str, Any], root: str | None) -> str:
     known = list(inspect.signature(import_file).parameters)[1:]
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"task_options.{unknown[0]}: of a file it takes {', '.join(known)}")
-    values = {"replace": True, "root": root, **options}
+    values = {"for_audit": True, "root": root, **options}
     if "label" in values:  # a number of a column is a name, too
         values["label"] = str(values["label"])
     manifest = import_file(source, **values)

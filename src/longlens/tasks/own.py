@@ -16,8 +16,8 @@ from longlens.tasks.errors import DataError
 from longlens.tasks.folders import read_classes
 from longlens.tasks.formats import ENDINGS, read_file
 from longlens.tasks.given import Given, are_whole, as_number
-from longlens.tasks.imported import imported_folder
-from longlens.tasks.manifest import Manifest
+from longlens.tasks.imported import imported_folder, read_imported
+from longlens.tasks.manifest import Manifest, read_manifest
 from longlens.tasks.registry import TASKS
 from longlens.tasks.user import import_arrays
 from longlens.tasks.user_arrays import check_floats
@@ -29,6 +29,7 @@ PACKAGES = {
     "sktime": "datasets/data/{name}/{name}_{part}.ts",
 }
 MOST_CLASSES = 1000
+FOR_AUDIT = "imported for an audit"
 
 
 def is_file(text: str) -> bool:
@@ -68,6 +69,7 @@ def import_file(
     seed: int = 0,
     root: str | Path | None = None,
     replace: bool = False,
+    for_audit: bool = False,
 ) -> Manifest:
     r"""Make a task out of a file; its manifest's ``notes`` say what was inferred.
 
@@ -89,6 +91,7 @@ def import_file(
         seed: of the split.
         root: the cache.
         replace: an imported task of this name.
+        for_audit: replace one that was imported in this way before, and none other.
 
     >>> import tempfile; folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "a.csv").write_text("label,v1,v2\n" + "up,0.5,1.5\ndown,1.5,0.5\n" * 5)
@@ -107,10 +110,26 @@ def import_file(
         given.split = np.asarray(read_file(Path(split)).examples).tolist()
     if given.labels is None:
         raise DataError(f"{source} has inputs alone; give targets (--targets FILE) as well")
+    name = name or name_of(source)
+    if for_audit:
+        replace = _check_replaceable(root, name, source)
+        given.notes.append(FOR_AUDIT)
     return import_given(
-        given, source, name or name_of(source), kind, inputs, validation=validation, test=test,
+        given, source, name, kind, inputs, validation=validation, test=test,
         seed=seed, root=root, replace=replace,
     )  # fmt: skip
+
+
+def _check_replaceable(root: str | Path | None, name: str, source: str) -> bool:
+    """True, or raise where somebody imported a task of this name to keep it."""
+    before = read_imported(root, name, read_manifest)
+    same = source.startswith("ucr:") and before is not None and f"from {source}" in before.notes
+    if before is not None and not same and FOR_AUDIT not in before.notes:
+        raise DataError(
+            f"a task {name!r} was imported before and is kept: give {name!r} instead of the file, "
+            "or another name (--set task_options.name=…)"
+        )
+    return True
 
 
 def import_given(

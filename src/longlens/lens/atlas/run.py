@@ -112,7 +112,7 @@ def _audited(
         if name.startswith("ucr:"):
             name, options = bring_ucr(name, root), {}
         elif is_file(name):  # it may be another one than the last time
-            name, options = import_file(name, root=root, replace=True, **options).name, {}
+            name, options = import_file(name, root=root, for_audit=True, **options).name, {}
         report = _finished(path, asked, seconds(budget))
         current = current_identity(name, root, **options)
         if report is not None and current in (None, report["data"]["identity"]):
