@@ -84,22 +84,6 @@ def test_saving_and_loading_change_no_function_where_learning_passed_the_bound(h
         assert bound == pytest.approx(0.05) and torch.equal(found.detach(), acting)
 
 
-def test_a_state_dict_shares_memory_with_rates_beyond_the_bound():
-    """Weights are averaged by writing into one, which was lost."""
-    model, average = (in_layer(0.001, True)[0] for _ in range(2))
-    with torch.no_grad():
-        average.alpha.fill_(0.2)
-        model.alpha.fill_(0.01)
-    for mean, new in zip(average.state_dict().values(), model.state_dict().values(), strict=True):
-        mean.copy_(new)
-    assert torch.equal(average.alpha, model.alpha)
-    with torch.no_grad():
-        average.alpha.fill_(0.2)
-    out = average(torch.randn(1, 10, 16)).sum()
-    average.state_dict()
-    out.backward()  # which a state dict made meanwhile does not disturb
-
-
 def test_checkpoints_of_earlier_versions_load():
     source, _ = in_layer(0.7, False)
     old = {name.replace("decay.", ""): value for name, value in source.state_dict().items()}

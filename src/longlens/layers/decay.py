@@ -69,7 +69,8 @@ class DecayRates(nn.Module):
     stay inside the bound: uncompiled code raises where they do not, until `follow` is called.
     Learned rates are clamped to [0, alpha_max] where they are used: that keeps their bound true.
     Outside of it their gradient is what leads back inside.
-    Making a state dict clamps the parameter to alpha_max, unless it is made with `keep_vars`.
+    A state dict holds a clamped copy where they are beyond it (what is written into that does not
+    reach the rates), unless it is made with `keep_vars`.
     An ensemble of learned rates (`torch.func.stack_module_state`) is clamped to the bound of its
     base module, so its members need one bound. Other ones cannot raise, as those of fixed rates
     do: a rate above the bound may be an optimizer's.
@@ -178,14 +179,14 @@ class DecayRates(nn.Module):
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
-        """Save no rate beyond the bound: whoever loads it would take it for the bound.
-
-        The parameter itself is clamped, since a state dict shares memory with its model; by `data`,
-        so that a graph that waits for its backward pass does not find it changed.
-        """
-        if self.learned_alpha and not keep_vars:
-            self.alpha.data.clamp_(max=self.alpha_max)
+        """Save no rate beyond the bound: whoever loads it would take it for the bound."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        rates = self.alpha.detach()
+        if keep_vars or not self.learned_alpha or rates.is_meta:
+            return
+        acting = rates.clamp(max=self.alpha_max)
+        if hasattr(rates, "full_tensor") or not torch.equal(acting, rates):
+            destination[f"{prefix}alpha"] = acting
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
