@@ -198,5 +198,5 @@ def check_switch(name: str, default: Any, value: Any) -> None:
     Traceback (most recent call last):
     ValueError: las's bias must be true or false, got 'no'
     """
-    if isinstance(default, bool) and not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {value!r}")
+    if isinstance(default, bool):
+        _typed(name, value, bool, convert=False)

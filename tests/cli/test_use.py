@@ -91,7 +91,8 @@ def test_evaluate_on_other_examples_and_other_tasks(run, tmp_path, capsys):
 def test_a_test_needs_nothing_of_the_training(tmp_path, capsys):
     """Neither an augmentation of the other task, nor values of subtrees, nor a large split."""
     for protocol in ("augment", "values"):
-        options = tiny(tmp_path, protocol=protocol, name=protocol, length=None)
+        views = 2 if protocol == "augment" else 1
+        options = tiny(tmp_path, protocol=protocol, views=views, name=protocol, length=None)
         train_run(options)
         folder = run_folder(options)
         rng = np.random.default_rng(0)
@@ -103,7 +104,9 @@ def test_a_test_needs_nothing_of_the_training(tmp_path, capsys):
         words = ("evaluate", folder, "--task", f"mine{size}", "--batch_size", "500", "--json")
         assert printed(capsys, *words)["examples"] == 10
     folder = tmp_path / "runs/augment"
-    assert list(printed(capsys, "evaluate", folder, "--views", "2", "--json")["accuracy_by_views"])
+    for words, seen in (((), ["1", "2"]), (("--views", "3"), ["1", "2", "3"])):
+        values = printed(capsys, "evaluate", folder, *words, "--json")
+        assert list(values["accuracy_by_views"]) == seen
     assert main(["evaluate", str(folder), "--task", "mine16", "--views", "2"]) == 1
     assert "nothing is known for 'mine16'" in capsys.readouterr().err
 

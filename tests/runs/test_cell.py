@@ -82,7 +82,7 @@ def test_search_spaces():
         ("lr=1:2:x", "a range is low:high"),
         ("lr=1:2:0", "above 0"),
         ("lr=1:2:log:0", "above 0"),
-        ("lr=1e-4:1e-2:5", "a step is at most the width of its range.*log:5 has 5 points"),
+        ("lr=1e-4:1e-2:5", "a step is at most the width of its range"),
     ],
 )
 def test_a_wrong_search_space_is_named(word, message):

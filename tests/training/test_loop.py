@@ -13,20 +13,14 @@ from longlens import files, tasks
 from longlens.files import DiskFullError
 from longlens.models.build import Model
 from longlens.runs import train_run
-from longlens.runs.build import make_job, make_model
 from longlens.runs.record import read_record
 from longlens.runs.run import run_folder
 from longlens.tasks.mix import with_easier_sets
 from longlens.training import checkpoint, loop, rehearse
-from longlens.training.augment import ShuffleArguments
 from longlens.training.budget import Timing
-from longlens.training.distributed import Ranks
-from longlens.training.engine import Engine
-from longlens.training.evaluate import evaluate
 from longlens.training.faults import Stopped, TrainingError
 from longlens.training.job import Job
 from longlens.training.log import read_curves
-from longlens.training.randomness import key
 from longlens.weights import load_tensors
 from tests.training.runs import outcome
 
@@ -212,22 +206,6 @@ def test_a_budget_fixes_the_steps_and_keeps_them(run_options, monkeypatch):
     assert all(torch.equal(same[name], other[name]) for name in same)
 
 
-def test_a_budget_counts_the_views_of_the_last_evaluation(run_options):
-    timings = []
-    for views in (1, 16):
-        options = run_options(protocol="augment", length=None, views=views)
-        task = tasks.load("listops", options.root, **options.task_options)
-        ranks = Ranks(torch.device("cpu"))
-        model = make_model(options, task.spec, "supervised", ranks.device)
-        job = make_job(options, task, model, ranks)
-        engine = Engine(job, options, ranks)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rehearse, "_time_evaluation", lambda engine, split, rows: 1.0)
-            patch.setattr(rehearse, "batch_of_each_length", lambda batches: {})
-            timings.append(rehearse.time_steps(engine, None, 6).final)
-    assert timings == [1.0, 32.0]  # test alone; validation and test in 16 views each
-
-
 def train_lines(options):
     lines = read_curves(run_folder(options))
     return {line["step"]: line for line in lines if line["split"] == "train"}
@@ -388,44 +366,6 @@ def test_data_that_vanish_are_named_and_nothing_is_lost(run_options, monkeypatch
     assert train_run(options).events[-1] | {"time": "", "commit": ""} == {
         "kind": "resume", "step": 10, "time": "", "commit": "",
     }  # fmt: skip
-
-
-def test_views_average_the_probabilities_of_shuffled_copies(run_options):
-    plain = run_options(protocol="augment", length=None, name="plain")
-    options = replace(plain, views=3, name="views")
-    record = train_run(options)
-    for split in ("validation", "test"):
-        metrics = record.metrics[split]
-        by_views = metrics["accuracy_by_views"]
-        assert list(by_views) == ["1", "2", "3"] and by_views["3"]["count"] == 12
-        assert by_views["3"]["accuracy"] == metrics["accuracy"]
-        # one view is what selected the step, and what a run without views says
-        assert by_views["1"]["accuracy"] == train_run(plain).metrics[split]["accuracy"]
-    assert weights(options).keys() == weights(plain).keys()
-    assert all(torch.equal(t, weights(plain)[name]) for name, t in weights(options).items())
-    assert "accuracy_by_views" not in train_run(plain).metrics["test"]
-
-
-def test_views_are_the_example_and_shuffled_copies_of_it(run_options):
-    options = run_options(protocol="augment", length=None, views=3)
-    task = tasks.load("listops", options.root, **options.task_options)
-    ranks = Ranks(torch.device("cpu"))
-    model = make_model(options, task.spec, "supervised", ranks.device)
-    job = make_job(options, task, model, ranks)
-    engine = Engine(job, options, ranks)
-    table = torch.randn(16, 10, generator=torch.Generator().manual_seed(0))
-    engine.forward = lambda inputs, mask: table[inputs[:, 1:9]].sum(1)  # reads the order
-    right, loss = 0, 0.0
-    for number, batch in enumerate(job.test.epoch(0)):
-        generator = torch.Generator().manual_seed(key("evaluate", number, 0))
-        views = [batch.inputs]
-        views += [ShuffleArguments()(batch.inputs, None, generator) for _ in range(2)]
-        shares = torch.stack([engine.forward(v, None).softmax(-1) for v in views]).mean(0)
-        right += int((shares.argmax(-1) == batch.targets).sum())
-        loss -= float(shares.gather(1, batch.targets[:, None]).log().sum())
-    found = evaluate(engine, job.test.epoch(0), 6, views=3)
-    assert found["accuracy"] == right / 12 and found["loss"] == pytest.approx(loss / 12)
-    assert found["loss"] != pytest.approx(evaluate(engine, job.test.epoch(0), 6)["loss"])
 
 
 def test_a_batch_larger_than_the_split_is_refused(run_options):

@@ -123,8 +123,11 @@ def judge_files(paths: Sequence[Path]) -> None:
 def bring(source: str, options: dict[str, Any], root: str | None) -> str:
     """Import a file, say what was inferred, and return the name of the task."""
     from longlens.tasks import import_file
+    from longlens.tasks.own import bring_ucr
 
-    known = list(inspect.signature(import_file).parameters)[1:]
+    if source.startswith("ucr:") and not options:
+        return bring_ucr(source, root)
+    known = sorted({*list(inspect.signature(import_file).parameters)[1:]} - {"for_audit"})
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"task_options.{unknown[0]}: of a file it takes {', '.join(known)}")
     values = {"for_audit": True, "root": root, **options}

@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         type=int,
         metavar="N",
         help="average over each example and N-1 copies, augmented as in training (default: the "
-        "run's)",
+        "run's, of another task 1)",
     )
     parser.add_argument("--batch_size", type=int, help="examples at once (default: the run's)")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))

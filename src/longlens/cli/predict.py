@@ -51,7 +51,7 @@ def _read_lines(path: str) -> list[str]:
         raise ValueError(f"{path} is neither text in UTF-8 nor a .npy file") from None
     # A text may hold what str.splitlines takes for an end, too: form feeds, U+2028 …
     lines = re.split(r"\r\n|\r|\n", content)
-    if not lines[-1]:  # what follows the end of the last line
+    while lines and not lines[-1].strip():  # at the end they shift no numbers
         lines.pop()
     for number, line in enumerate(lines, 1):
         if not line.strip():  # left out, it would shift the numbers of the next ones

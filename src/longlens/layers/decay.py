@@ -44,8 +44,8 @@ class _Clamp(torch.autograd.Function):
 def clamped(alpha: Tensor, most: float) -> Tensor:
     """Rates kept inside [0, most]; see `_Clamp` for their gradient.
 
-    Forward-mode derivatives are the clamp's own, since `torch.compile` takes no function that has
-    some, and so are those of `torch.func` inside of it, which looks at no function's backward.
+    Forward-mode derivatives are those of a plain clamp: `torch.compile` refuses functions that
+    define their own. So are the gradients of `torch.func.grad` in compiled code.
 
     >>> rates = torch.tensor([-0.1, 0.0], requires_grad=True)
     >>> (-clamped(rates, 0.5)).sum().backward()

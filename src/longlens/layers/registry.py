@@ -192,9 +192,16 @@ def build(key: str, dim: int, **options: Any) -> nn.Module:
     check_options(key, options)
     try:
         return MIXERS[key](dim, **options)
-    except TypeError as error:  # what a mixer says to a value of the wrong type
-        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        raise ValueError(f"{key} cannot be built with {given}: {error}") from error
+    except TypeError as error:
+        if not options:  # then it is no value of the wrong type
+            raise
+        raise cannot_build(key, options, error) from error
+
+
+def cannot_build(key: str, options: Mapping[str, Any], error: Exception) -> ValueError:
+    """What to say where a mixer takes a value's type for granted."""
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return ValueError(f"{key} cannot be built with {given}: {error}")
 
 
 def check_options(key: str, options: Mapping[str, Any]) -> None:

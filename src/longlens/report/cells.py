@@ -76,6 +76,8 @@ class TableCell:
     quick: bool = False
     beside_published: bool = False
     """Whether the experiment has published numbers, of runs with the task's own labels."""
+    read_elsewhere: bool = False
+    """Whether the column says where in a record its number stands."""
 
     @cached_property
     def scored(self) -> list[tuple[Record, float]]:
@@ -149,7 +151,10 @@ class TableCell:
         if self.beside_published and any(map(uses_more_labels, self.records)):
             marks.append(("more labels", "trained on values of subexpressions, which the task does "
                           "not give: compares with no published number"))  # fmt: skip
-        for views in sorted({int(r.options.get("views") or 1) for r, _ in self.scored} - {1}):
+        seen = (
+            set() if self.read_elsewhere else {r.options.get("views") or 1 for r, _ in self.scored}
+        )
+        for views in sorted(seen - {1}):
             marks.append((f"{views} views", "probabilities averaged over each test example and "
                           f"{views - 1} augmented copies of it"))  # fmt: skip
         if self.values and not any(r.metrics.get("test") for r, _ in self.scored):
@@ -233,6 +238,7 @@ def table(experiment: ResultTable) -> dict[str, dict[str, TableCell]]:
                 records=(records := tuple(by_place.get((row, column), ()))),
                 quick=bool(records) and experiment.quick,
                 beside_published=bool(experiment.published),
+                read_elsewhere=bool(experiment.reads),
             )
             for column in experiment.columns
         }

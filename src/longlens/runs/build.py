@@ -12,6 +12,7 @@ from torch import nn
 
 from longlens.config import ModelConfig, ModelOptions
 from longlens.layers.base import optim_hints
+from longlens.layers.registry import cannot_build
 from longlens.models.backbone import sees_ahead
 from longlens.models.build import Model, build_model
 from longlens.models.count import parameter_count
@@ -159,8 +160,7 @@ def build_on_meta(options: TrainOptions, spec: Spec | None = None) -> Model:
     except ValueError:
         raise
     except Exception as error:  # whatever a mixer says to options of the wrong type
-        given = ", ".join(f"{name}={value!r}" for name, value in options.mixer_options.items())
-        raise ValueError(f"{options.mixer} cannot be built with {given}: {error}") from None
+        raise cannot_build(options.mixer, options.mixer_options, error) from None
     if "scratchpad" in options.protocols and any(map(sees_ahead, model.backbone.mixers())):
         raise ValueError(
             f"protocol {options.protocol!r} needs a mixer that never sees ahead: it would read the "

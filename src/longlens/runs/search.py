@@ -103,8 +103,8 @@ def _range(name: str, text: str, parts: list[str]) -> Range:
         raise ValueError(f"{name}: steps and numbers of points are above 0, got {text}")
     if numbers and not log and numbers[0] > high - low:
         raise ValueError(
-            f"{name}: a step is at most the width of its range, got {text}; {parts[0]}:{parts[1]}"
-            f":log:{rest[0]} has {rest[0]} points"
+            f"{name}: a step is at most the width of its range, got {text}; a number of points is "
+            "written low:high:log:points"
         )
     if log and low <= 0:
         raise ValueError(f"{name}: the logarithm needs numbers above 0, got {text}")

@@ -88,7 +88,8 @@ def evaluate_run(
         task_options: go over those of the run (of another task: its defaults).
         length: cut examples to this many positions; None: as in training.
         batch_size: None: as in training.
-        views: of each example, over which probabilities are averaged; None: the run's.
+        views: of each example, over which probabilities are averaged; None: the run's, of another
+            task one.
         device: where to compute.
         root: the data cache; None: the run's.
 
@@ -109,8 +110,8 @@ def evaluate_run(
     changes |= {} if root is None else {"root": root}
     changes |= {} if length is None else {"length": length}
     options = recorded_options(record, **changes)
-    if views is not None:
-        options = replace(options, views=views)
+    if views is not None or task is not None:  # another task may have no augmentation
+        options = replace(options, views=views or 1)
     if task is not None:
         options = replace(options, task=task, task_options={})
     if task_options:
@@ -251,7 +252,8 @@ def _numbers(text: str, encoding: str | None, number: int) -> Array:
     if encoding in ("bytes", "bytes+1"):
         return np.frombuffer(text.encode(), np.uint8).astype(np.int64) + (encoding == "bytes+1")
     mark = next((mark for mark in ",\t" if mark in text), None)  # None: spaces
-    words = [word.strip() for word in text.rstrip(", \t\r\n").split(mark)]
+    cells = text.rstrip(", \t\r\n").split(mark)
+    words = [word for cell in cells for word in cell.split() or [""]]
     if "" in words:
         raise ValueError(
             f"example {number}: value {words.index('') + 1} is missing inside the example, got "

@@ -112,7 +112,7 @@ def import_file(
         raise DataError(f"{source} has inputs alone; give targets (--targets FILE) as well")
     name = name or name_of(source)
     if for_audit:
-        replace = _check_replaceable(root, name, source)
+        replace = replace or _check_replaceable(root, name)
         given.notes.append(FOR_AUDIT)
     return import_given(
         given, source, name, kind, inputs, validation=validation, test=test,
@@ -120,14 +120,13 @@ def import_file(
     )  # fmt: skip
 
 
-def _check_replaceable(root: str | Path | None, name: str, source: str) -> bool:
+def _check_replaceable(root: str | Path | None, name: str) -> bool:
     """True, or raise where somebody imported a task of this name to keep it."""
     before = read_imported(root, name, read_manifest)
-    same = source.startswith("ucr:") and before is not None and f"from {source}" in before.notes
-    if before is not None and not same and FOR_AUDIT not in before.notes:
+    if before is not None and FOR_AUDIT not in before.notes:
         raise DataError(
             f"a task {name!r} was imported before and is kept: give {name!r} instead of the file, "
-            "or another name (--set task_options.name=…)"
+            "or --set task_options.name=… for another name, or task_options.replace=true"
         )
     return True
 

@@ -36,8 +36,8 @@ def evaluate(
         rows: of a full batch on this rank; the last batch is filled up to it.
         groups: also give a classification's accuracy by every value of every extra.
         each: called before every batch with its number; what it raises ends the evaluation.
-        views: of a classification whose training augments: average the probabilities over an
-            example as it is and this many less one augmented copies of it.
+        views: of a classification whose training augments: average the probabilities over each
+            example and ``views - 1`` augmented copies of it.
 
     Returns:
         for example ``{"loss": 0.7, "accuracy": 0.8, "accuracy_by_operator": {"0": {…}}}``; with
@@ -58,6 +58,8 @@ def evaluate(
                 generator.manual_seed(key("evaluate", number, ranks.rank))
                 examples = prepare(batch, generator, training=False)
                 outputs = _outputs(engine, examples, rows * prepare.rows_per_example)
+                if views > 1:  # a tensor of its own: the next call may write over the outputs
+                    outputs = outputs.float().log_softmax(-1)
                 for seen in range(2, views + 1):
                     _count_views(by_views, seen - 1, outputs, batch)
                     copy = prepare(batch, generator, training=False, augmented=True)
@@ -106,7 +108,7 @@ def add_view(before: Tensor, outputs: Tensor, seen: int) -> Tensor:
     """The log of class probabilities (B, C), averaged over ``seen`` views of which one is new.
 
     Args:
-        before: logits of the first view, or what this function returned for the one before.
+        before: log-probabilities of the first view, or what this function returned for the last.
         outputs: logits of the new one.
         seen: how many views there are with it.
 
@@ -114,7 +116,7 @@ def add_view(before: Tensor, outputs: Tensor, seen: int) -> Tensor:
     >>> add_view(one, other, 2).exp()
     tensor([[0.7000, 0.3000]])
     """
-    old = before.float().log_softmax(-1) + math.log((seen - 1) / seen)
+    old = before + math.log((seen - 1) / seen)
     return torch.logaddexp(old, outputs.float().log_softmax(-1) - math.log(seen))
 
 

@@ -344,8 +344,7 @@ class Trainer:
             if self.signals.received and self.ranks.world_size == 1:
                 raise Interrupted
 
-        rows, epoch = self.evaluation_rows, batches.epoch(0)
-        return evaluate(self.engine, epoch, rows, groups=True, each=each, views=views)
+        return evaluate(self.engine, batches.epoch(0), self.evaluation_rows, True, each, views)
 
     # ------------------------------------------------------------------ checkpoints, the end
 

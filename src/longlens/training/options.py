@@ -91,7 +91,8 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     denoise_weight: float = 1.0
     """Weight of the second loss under denoise, values and scratchpad."""
     augment_options: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the task's augmentation, as in {"policy": false} for image."""
+    """Keyword arguments of the task's augmentation (protocol augment), as in {"policy": false} for
+    image and {"redraw": true} for listops."""
     mix_easier: bool = False
     """Train on easier sets as well (pathfinder, pathx: easy and intermediate images; listops:
     shorter expressions); validation and test stay the task's own."""

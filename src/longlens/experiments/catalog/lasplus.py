@@ -107,7 +107,9 @@ ROWS: dict[str, Row] = {
     "LaS+ in minutes": _minutes(),
     "in minutes, without LaS": _minutes(mixer="softmax"),
     "in minutes, without rotary": _minutes(positions="none"),
-    "in minutes, ALiBi for both": _minutes("Text", "Image", mixer="alibi", positions="none"),
+    "in minutes, ALiBi for LaS and rotary": _minutes(
+        "Text", "Image", mixer="alibi", positions="none"
+    ),
     "in minutes, without AutoAugment": _minutes(
         "Image", augment_options={"policy": False}, epochs=32.0
     ),
