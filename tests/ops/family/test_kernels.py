@@ -13,7 +13,7 @@ from longlens.ops.las.plan import Assumed, Plan
 from longlens.ops.las.prepare import folded_inputs
 
 from ..las.test_plan import recorded
-from .test_family import Case, cases, error, run
+from .test_family import Case, cases, error, run, run_in
 
 pytestmark = [
     pytest.mark.kernels,
@@ -57,7 +57,7 @@ def over_budget(case, dtype):
 
     case.tensors = same_numbers
     try:
-        exact, plain = run(case, "reference"), run(case, "reference", dtype)
+        exact, plain = run(case, "reference"), run_in(case, dtype)
         fast = run(case, "triton", dtype)
     finally:
         case.tensors = exact_case

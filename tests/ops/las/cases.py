@@ -27,12 +27,15 @@ class Case:
     @property
     def widest(self):
         """The largest number of keys that a query sees."""
-        local = self.options.get("local")
-        if local is None:
-            return self.keys
-        if isinstance(local, tuple):
-            return sum(local) + 1
-        return local if self.options["is_causal"] else 2 * local - 1
+        options, far = self.options, 1 << 30
+        offset, local = options.get("query_offset"), options.get("local")
+        offset = self.keys - self.queries if offset is None else int(offset)
+        chunk = options.get("chunk") or far
+        left, right = local if isinstance(local, tuple) else [(local or far) - 1] * 2
+        query, key = torch.arange(self.queries)[:, None] + offset, torch.arange(self.keys)
+        seen = (query - key <= left) & (key - query <= (0 if options["is_causal"] else right))
+        seen &= query.div(chunk, rounding_mode="floor") == key // chunk
+        return max(seen.sum(1).tolist(), default=0)
 
     def largest_term(self):
         """Of a key's gradient, from queries and keys at the same place; 1 where these are few."""
