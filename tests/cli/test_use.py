@@ -79,6 +79,7 @@ def test_evaluate_on_other_examples_and_other_tasks(run, tmp_path, capsys):
     for words, problem in (
         (["--length", "0"], "length must be 1 or more, got 0"),
         (["--batch_size", "0"], "batch_size must be 1 or more, got 0"),  # it was the run's
+        (["--views", "0"], "views must be 1 or more, got 0"),
         (["--task", "mine", "--where", "operator=1"],
          "where: mine keeps no values with examples, got 'operator'"),
     ):  # fmt: skip

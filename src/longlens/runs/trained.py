@@ -111,7 +111,7 @@ def evaluate_run(
     changes |= {} if length is None else {"length": length}
     options = recorded_options(record, **changes)
     if views is not None or task is not None:  # another task may have no augmentation
-        options = replace(options, views=views or 1)
+        options = replace(options, views=1 if views is None else views)
     if task is not None:
         options = replace(options, task=task, task_options={})
     if task_options:
