@@ -10,7 +10,7 @@ from longlens import tasks
 from longlens.runs import train_run
 from longlens.runs.build import build_on_meta, make_job, make_model
 from longlens.runs.run import run_folder
-from longlens.tasks.collapse import collapse, collapsed_copies, evaluate
+from longlens.tasks.collapse import collapse, collapsed_copies, evaluate, levels
 from longlens.tasks.decode import listops_value
 from longlens.tasks.errors import DataError
 from longlens.tasks.listops import CLOSE, OPERATOR
@@ -77,9 +77,20 @@ def test_copies_have_their_labels_and_range_from_lists_to_whole_trees(split):
 
 
 def test_every_operator_but_the_root_can_go(split):
-    for example in collapsed_copies(split, share=1.0):
+    for example in collapsed_copies(split, depth=1):
         assert operators(example.inputs[0]) == 1
         assert listops_value(example.inputs[0])[0] == example.target
+
+
+@pytest.mark.parametrize("depth", [2, 3, 9])
+def test_operators_down_to_a_depth_stay(split, depth):
+    for short, whole in zip(collapsed_copies(split, depth=depth), split, strict=True):
+        tokens = whole.inputs[0]
+        level = levels(tokens)
+        starts, _, _ = evaluate(tokens)
+        assert operators(short.inputs[0]) == (level[starts] <= depth).sum()
+        assert levels(short.inputs[0]).max() == min(depth, level.max())
+        assert listops_value(short.inputs[0])[0] == short.target == whole.target
 
 
 def test_copies_depend_on_the_seed_alone(split):
@@ -112,7 +123,21 @@ def test_a_run_trains_on_lists_then_on_copies_and_is_judged_on_whole_trees(task)
     for position in (0, 3, 7, 9, 20):  # a run that was stopped goes on with the same batches
         assert (next(job.batches(position)).inputs == batches[position].inputs).all()
     whole = make_job(options, task, model, ranks, kind="masked")
-    assert whole.epoch_steps == 300 // 50 and whole.first is None
+    assert whole.epoch_steps == 300 // 50 and not whole.first
+
+
+def test_a_run_may_begin_with_lists_and_trees_of_two_levels_and_go_on_with_whole_ones(task):
+    options = TrainOptions(
+        task_options=SIZES, collapse_depth=2, collapse_steps=6, dim=8, depth=1, batch_size=50
+    )
+    ranks = Ranks(torch.device("cpu"))
+    job = make_job(options, task, make_model(options, task.spec, "supervised", ranks.device), ranks)
+    assert job.epoch_steps == 300 // 50  # no copies
+    batches = list(islice(job.batches(0), 12))
+    deepest = [levels(batch.inputs.numpy().ravel()).max() for batch in batches]
+    assert deepest[:6] == [1] * 3 + [2] * 3 and min(deepest[6:]) > 2
+    for position in range(9):  # a run that was stopped goes on with the same batches
+        assert (next(job.batches(position)).inputs == batches[position].inputs).all()
 
 
 @pytest.mark.parametrize("protocol", ["values", "values+augment"])
@@ -146,10 +171,15 @@ def test_what_cannot_be_collapsed_is_refused():
         build_on_meta(TrainOptions(task="text", protocol="values"))
     with pytest.raises(ValueError, match="each a second loss"):
         TrainOptions(protocol="denoise+values")
-    with pytest.raises(ValueError, match=r"limit .* task_options.train"):
-        build_on_meta(TrainOptions(collapse=1, limit=10))
-    with pytest.raises(ValueError, match=r"steps must be more than collapse_steps=2000.* got 2000"):
-        build_on_meta(TrainOptions(collapse=1, steps=2000))
+    for given in ({"collapse": 1}, {"collapse_depth": 2}):
+        with pytest.raises(ValueError, match=r"limit .* task_options.train"):
+            build_on_meta(TrainOptions(**given, limit=10))
+        with pytest.raises(ValueError, match=r"steps must be more than collapse_steps=2000"):
+            build_on_meta(TrainOptions(**given, steps=2000))
+    with pytest.raises(ValueError, match="collapse_depth=2 is for listops, not for text"):
+        build_on_meta(TrainOptions(task="text", collapse_depth=2))
+    with pytest.raises(ValueError, match="collapse_depth"):
+        TrainOptions(collapse_depth=0)
 
 
 TINY = dict(train=64, validation=16, test=16, min_length=8, max_length=32)

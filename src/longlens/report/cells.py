@@ -219,7 +219,8 @@ class TableCell:
 def uses_more_labels(record: Record) -> bool:
     """Whether a run of ListOps saw the values of subexpressions in training."""
     protocols = set(str(record.options.get("protocol")).split("+"))
-    return bool(record.options.get("collapse") or protocols & {"values", "scratchpad"})
+    collapsed = record.options.get("collapse") or record.options.get("collapse_depth")
+    return bool(collapsed or protocols & {"values", "scratchpad"})
 
 
 def table(experiment: ResultTable) -> dict[str, dict[str, TableCell]]:

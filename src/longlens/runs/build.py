@@ -19,7 +19,7 @@ from longlens.models.count import parameter_count
 from longlens.runs.ablate import check_ablation
 from longlens.tasks import Spec, Task, load
 from longlens.tasks.batches import Batches
-from longlens.tasks.collapse import collapsed_copies, marked_values
+from longlens.tasks.collapse import collapsed_copies, growing_trees, marked_values
 from longlens.tasks.data import Split
 from longlens.tasks.identity import expected_spec
 from longlens.tasks.imported import imported_folder
@@ -116,17 +116,18 @@ def check_task(options: TrainOptions, spec: Spec) -> None:
             f"augment_options={options.augment_options} are of the protocol augment, got "
             f"{options.protocol!r}"
         )
-    if options.collapse and options.task != "listops":
-        raise ValueError(f"collapse={options.collapse} is for listops, not for {options.task}")
+    for name, given in (("collapse", options.collapse), ("collapse_depth", options.collapse_depth)):
+        if given and options.task != "listops":
+            raise ValueError(f"{name}={given} is for listops, not for {options.task}")
+        if given and options.steps is not None and options.steps <= options.collapse_steps:
+            raise ValueError(
+                f"steps must be more than collapse_steps={options.collapse_steps}, which are on "
+                f"collapsed expressions alone, got {options.steps}"
+            )
+        if given and options.limit is not None:
+            raise ValueError(f"limit does not hold for what {name} adds; use task_options.train")
     if {"values", "scratchpad"} & set(options.protocols) and options.task != "listops":
         raise ValueError(f"protocol {options.protocol!r}: {options.task} has no values of subtrees")
-    if options.collapse and options.limit is not None:
-        raise ValueError("limit would cut collapsed copies off; use task_options.train")
-    if options.collapse and options.steps is not None and options.steps <= options.collapse_steps:
-        raise ValueError(
-            f"steps must be more than collapse_steps={options.collapse_steps}, which are on lists "
-            f"of digits alone, got {options.steps}"
-        )
     if options.mix_easier:
         easier_options(options.task, **options.task_options)
     if options.train_on != "train" and (spec.pair or spec.kind == "next_token"):
@@ -268,20 +269,20 @@ def make_job(
     """Everything that the loop needs for one stage of training."""
     spec, common = task.spec, _batching(options, task.spec, ranks)
     model.right_padded = True  # as Batches pads
-    split, flat = training_split(options, task), None
+    split, short = training_split(options, task), []
+    collapsed = options.collapse or options.collapse_depth
+    if collapsed and options.collapse_steps and kind == "supervised":
+        short = growing_trees(split, options.collapse_depth or 1)
     if options.collapse and kind == "supervised":
-        flat = collapsed_copies(split, share=1.0)
         split = join_splits([split, collapsed_copies(split, options.collapse, options.seed)])
     if {"values", "scratchpad"} & set(options.protocols) and kind == "supervised":
         split = judged(options, marked_values(split), kind)
-        flat = None if flat is None else judged(options, marked_values(flat), kind)
+        short = [judged(options, marked_values(stage), kind) for stage in short]
     train = Batches(split, options.batch_size, drop_last=True, limit=options.limit, **common)
-    first = None
-    if flat is not None and options.collapse_steps:
-        first = Batches(flat, options.batch_size, drop_last=True, **common)
+    first = [Batches(stage, options.batch_size, drop_last=True, **common) for stage in short]
     # lists of digits have no copies, so that they can be too few where the rest is enough
-    for batches in (first, train):
-        if batches is not None and len(batches) == 0:
+    for batches in (*first, train):
+        if len(batches) == 0:
             raise ValueError(
                 f"batch_size must be at most the {len(batches.members)} examples of the training "
                 f"split, got {options.batch_size}"
@@ -304,7 +305,7 @@ def make_job(
         units=list(model.backbone.blocks),
         data=task.identity,
         first=first,
-        first_steps=0 if first is None else options.collapse_steps,
+        first_steps=options.collapse_steps if first else 0,
     )
 
 

@@ -13,18 +13,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from longlens.tasks.arrays import Array, Bools, Bytes, Ints
 from longlens.tasks.data import Rows, Split
 from longlens.tasks.errors import DataError
 from longlens.tasks.listops import CLOSE, DIGIT, OPERATOR, reduce_arguments
+from longlens.tasks.mix import join_splits
 from longlens.tasks.order import generator
 
 BLOCK = 1_000  # examples at a time: about a million tokens
 
 
 def collapsed_copies(
-    split: Split, copies: int = 1, seed: int = 0, share: float | None = None
+    split: Split, copies: int = 1, seed: int = 0, depth: int | None = None
 ) -> Split:
     """Every example ``copies`` times, each time with other operators replaced by their values.
 
@@ -36,7 +38,8 @@ def collapsed_copies(
         split: of ListOps.
         copies: how many.
         seed: of what is drawn.
-        share: the probability, for all; 1 leaves the root and a list of digits.
+        depth: of the operators that stay, and nothing is drawn; 1 leaves the root and a list of
+            digits.
 
     >>> import tempfile, longlens.tasks as tasks
     >>> sizes = dict(train=5, validation=1, test=1, min_length=20, max_length=60)
@@ -57,11 +60,14 @@ def collapsed_copies(
         flat = np.asarray(split.arrays["flat"].slice(int(first), int(last)))
         example = np.repeat(np.arange(count), split.lengths[start : start + count])
         operators, ends, values = evaluate(flat)
-        root = np.isin(operators, split.starts[start : start + count] - first)
+        level = levels(flat)[operators]
         for copy in range(copies):
             rng = generator(seed, block, copy)
-            shares = rng.random(count) if share is None else np.full(count, share)
-            replaced = (rng.random(len(operators)) < shares[example[operators]]) & ~root
+            if depth is None:
+                shares = rng.random(count)
+                replaced = (rng.random(len(operators)) < shares[example[operators]]) & (level > 1)
+            else:
+                replaced = level > depth
             kept, collapsed = collapse(flat, operators[replaced], ends[replaced], values[replaced])
             tokens[copy].append(collapsed)
             lengths[copy].append(np.bincount(example[kept], minlength=count))
@@ -74,6 +80,29 @@ def collapsed_copies(
     arrays["lengths"] = np.concatenate([part for parts in lengths for part in parts]).astype("i4")
     spec = replace(split.spec, max_length=int(arrays["lengths"].max()))
     return Split(split.name, spec, {name: Rows([array]) for name, array in arrays.items()}, None)
+
+
+def growing_trees(split: Split, depth: int) -> list[Split]:
+    """From lists of digits to trees of ``depth`` levels: what each of ``depth`` stages trains on.
+
+    The first stage has lists alone. Each later one adds every expression with one level more and
+    keeps the shorter ones, so that they are not forgotten.
+
+    Args:
+        split: of ListOps.
+        depth: of the operators that stay in the last stage.
+
+    >>> import tempfile, longlens.tasks as tasks
+    >>> sizes = dict(train=5, validation=1, test=1, min_length=20, max_length=60)
+    >>> split = tasks.load("listops", root=tempfile.mkdtemp(), **sizes)["train"]
+    >>> [len(stage) for stage in growing_trees(split, 3)]
+    [5, 10, 15]
+    """
+    cut = []
+    for level in range(depth, 0, -1):  # the longest first: each is cut from the one before
+        split = collapsed_copies(split, depth=level)
+        cut.append(split)
+    return [join_splits(cut[-count:]) for count in range(1, depth + 1)]
 
 
 def marked_values(split: Split) -> Split:
@@ -96,6 +125,16 @@ def marked_values(split: Split) -> Split:
     return Split(split.name, split.spec, arrays, None)
 
 
+def levels(tokens: Bytes) -> npt.NDArray[np.int8]:
+    """How many operators are open after each token (n,), its own among them.
+
+    >>> levels(np.array([12, 3, 11, 5, 8, 15, 1, 15], np.uint8)).tolist()  # [MAX 2 [MIN 4 7 ] 0 ]
+    [1, 1, 2, 2, 2, 1, 1, 0]
+    """
+    opens = (tokens >= OPERATOR) & (tokens < CLOSE)
+    return np.cumsum(opens.astype(np.int8) - (tokens == CLOSE), dtype=np.int8)
+
+
 def evaluate(tokens: Bytes) -> tuple[Ints, Ints, Bytes]:
     """First and last tokens of all operators (m,), (m,) and their values (m,), outer ones first.
 
@@ -108,7 +147,7 @@ def evaluate(tokens: Bytes) -> tuple[Ints, Ints, Bytes]:
     """
     opens = (tokens >= OPERATOR) & (tokens < CLOSE)
     closes = tokens == CLOSE
-    depth = np.cumsum(opens.astype(np.int8) - closes, dtype=np.int8)  # after each token
+    depth = levels(tokens)  # after each token
     level = depth - opens  # of whose arguments a token is one; 0: a root
     value = tokens - np.uint8(DIGIT)  # of digits; of operators at their first token, from below
     nodes = np.flatnonzero(~closes)

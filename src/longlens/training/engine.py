@@ -103,8 +103,8 @@ class Engine:
         return {name for name, p in self.job.model.named_parameters() if id(p) in weights}
 
     def _compile(self) -> None:
-        batches = (self.job.first, self.job.train, self.job.validation)
-        lengths = {length for each in batches if each is not None for length in each.shapes}
+        batches = (*self.job.first, self.job.train, self.job.validation)
+        lengths = {length for each in batches for length in each.shapes}
         how: dict[str, Any] = {"dynamic": None if self.options.shapes == "any" else False}
         if self.graphs == "inductor":
             how["mode"] = "reduce-overhead"

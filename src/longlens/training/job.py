@@ -32,10 +32,10 @@ class Job:
     """Parts of the model that FSDP gathers one after the other."""
     data: str = ""
     """Identity of the data."""
-    first: Batches | None = None
-    """What a run trains on before it comes to ``train``."""
+    first: Sequence[Batches] = ()
+    """What a run trains on before it comes to ``train``, one after another."""
     first_steps: int = 0
-    """For how many steps; 0 without ``first``."""
+    """For how many steps in all, of which each has the same share; 0 without ``first``."""
 
     @property
     def epoch_steps(self) -> int:
@@ -48,11 +48,13 @@ class Job:
 
     def batches(self, position: int) -> Iterator[Batch]:
         """Training batches without end, from the one that a run takes at its step ``position``."""
-        if self.first is not None:
-            left = max(0, self.first_steps - position)
-            yield from islice(_without_end(self.first, position), left)
-            position = max(0, position - self.first_steps)
-        yield from _without_end(self.train, position)
+        start = 0
+        for number, batches in enumerate(self.first, start=1):
+            stop = self.first_steps * number // len(self.first)
+            begin = max(start, position)
+            yield from islice(_without_end(batches, begin - start), max(0, stop - begin))
+            start = stop
+        yield from _without_end(self.train, max(0, position - start))
 
 
 def _without_end(batches: Batches, position: int) -> Iterator[Batch]:

@@ -41,6 +41,7 @@ LEAST = {
     **dict.fromkeys(("lr", "warmup", "weight_decay", "clip", "seed", "patience", "final_lr"), 0),
     **dict.fromkeys(("denoise_weight", "checkpoint_seconds"), 0),
     **dict.fromkeys(("collapse", "collapse_steps"), 0),
+    "collapse_depth": 1,
 }
 
 # Options that say where and how a run is watched and kept. All others decide what it computes:
@@ -99,9 +100,12 @@ class TrainOptions(ModelOptions, DataOptions):  # in this order the data's field
     collapse: int = 0
     """ListOps: train on this many more copies of every expression, in which operators chosen at
     random are replaced by their values; an epoch has them all. Validation and test stay whole."""
+    collapse_depth: int | None = None
+    """ListOps: the first steps go from lists of digits to trees of this many levels, operators
+    below them replaced by their values. None: 1 with collapse, and no such steps without."""
     collapse_steps: int = 2000
-    """Steps before that, on lists of digits: every operator but the root replaced. Epochs do not
-    count them, steps and budgets do."""
+    """How many these first steps are, as many for each level. Epochs do not count them, steps and
+    budgets do."""
     mask_rate: float = 0.3
     """Share of the tokens that denoise and masked pretraining hide."""
     pretrain_kind: str = "masked"

@@ -73,7 +73,7 @@ def choose_steps(
     if first and steps <= first:
         raise TrainingError(
             f"budget={options.budget} has room for {steps} steps, not for more than the "
-            f"collapse_steps={first} on lists of digits; give a longer --budget or fewer "
+            f"collapse_steps={first} on collapsed expressions; give a longer --budget or fewer "
             "--collapse_steps"
         )
     return steps, {"spent": spent, "timing": asdict(timing)}

@@ -18,7 +18,8 @@ masked tokens, and ListOps read from left to right, with the answer at the last 
 change one part or more. "16 views" changes the test alone: it averages over 15 augmented copies
 beside each example. On ListOps "shorter too" adds expressions of 50 to 500 tokens to training, data
 that no published run had; "collapsed" adds copies of the training expressions in which operators
-chosen at random are replaced by their values; "values as targets" and "scratchpad" use the values
+chosen at random are replaced by their values, "grown" begins with lists of digits and trees of few
+levels, deeper operators replaced by their values; "values as targets" and "scratchpad" use the values
 of subexpressions as labels, the latter written behind them, given in training and the model's own
 afterwards.
 """
@@ -97,6 +98,11 @@ def _minutes(*only: str, mixer: str = "las", **changes: Any) -> Row:
 # Four copies with subtrees collapsed at random beside each expression, after flat lists. Most are
 # short: larger batches cost little, and more padded lengths pay.
 COLLAPSED: Cell = dict(collapse=4, collapse_steps=10_000, batch_size=128, buckets=16)
+# First five thousand steps each on lists of digits, then on trees of two levels and below, up to
+# seven: short expressions with the same values, in which what decides most trees is learned.
+GROWN: Cell = dict(
+    collapse_depth=7, collapse_steps=35_000, epochs=21.0, batch_size=128, multiple=16,
+)  # fmt: skip
 # Digits drawn anew such that every operator keeps its value; in the test, 16 of these.
 REDRAWN: Cell = dict(augment_options={"redraw": True}, views=16)
 # More labels than LRA gives: the values of subtrees, as targets, or written down behind them.
@@ -132,6 +138,13 @@ ROWS: dict[str, Row] = {
     "in minutes, shorter too": _minutes("ListOps", mix_easier=True),
     "in minutes, collapsed": _minutes("ListOps", **COLLAPSED),
     "in minutes, collapsed, without LaS": _minutes("ListOps", mixer="softmax", **COLLAPSED),
+    "in minutes, grown, redrawn, 16 views": _minutes("ListOps", **GROWN, **REDRAWN),
+    "in minutes, grown, redrawn, 16 views, without LaS": _minutes(
+        "ListOps", mixer="softmax", **GROWN, **REDRAWN
+    ),
+    "in minutes, grown, redrawn, 16 views, 12 layers, without LaS": _minutes(
+        "ListOps", mixer="softmax", depth=12, **GROWN, **REDRAWN
+    ),
     "in minutes, values as targets": _minutes("ListOps", **VALUES),
     "in minutes, values as targets, without LaS": _minutes("ListOps", mixer="softmax", **VALUES),
     "in minutes, values as targets, 12 layers": _minutes("ListOps", depth=12, **VALUES),
