@@ -178,7 +178,7 @@ EXPERIMENT = Experiment(
     source="ours; Megalodon and MEGA as published, locality study arXiv 2501.14850",
     runs=tuple(run for run in cross(ROWS, COLUMNS) if _sensible(run.row, run.column)),
     published=BEST_OF_LRA,
-    cost="112 runs a seed; published for a Transformer of this size: minutes to hours a run",
+    cost="115 runs a seed; published for a Transformer of this size: minutes to hours a run",
     notes=(
         *DATA_NOTES,
         *LOCALITY_NOTES,
