@@ -128,14 +128,22 @@ def test_a_number_selected_on_test_says_so_and_is_averaged_with_nothing(tmp_path
     assert "80.00 [selected on test] (79.28)" in text_table(found).markdown()
 
 
-@pytest.mark.parametrize("used", [{"protocol": "values+augment"}, {"collapse": 2}])
-def test_more_labels_are_marked_where_something_is_published(tmp_path, used):
+@pytest.mark.parametrize(
+    ("used", "mark"),
+    [
+        ({"protocol": "values+augment"}, "more labels"),
+        ({"protocol": "values+augment", "collapse": 2}, "more labels"),
+        ({"collapse": 2}, "collapsed"),
+        ({"collapse_depth": 3}, "collapsed"),
+    ],
+)
+def test_values_of_subexpressions_are_marked_where_something_is_published(tmp_path, used, mark):
     values = table2()
     for one in values["records"]:
         if (one["row"], one["column"]) == ("LaS", "Text"):
             one["options"] = {**one.get("options", {}), **used}
     cell = table(experiment(tmp_path, values))["LaS"]["Text"]
-    assert [word for word, _ in cell.marks] == ["more labels"] and not cell.comparable
+    assert [word for word, _ in cell.marks] == [mark] and not cell.comparable
     ours_alone = table(experiment(tmp_path, values | {"published": {}}))["LaS"]["Text"]
     assert ours_alone.marks == [] and ours_alone.comparable
 

@@ -338,17 +338,21 @@ def test_how_far_attention_gets():
         judged(runs("second", (0.89, 0.90), mixer="las"), 0.85),
         judged(runs("first", (0.6,), "ListOps", mixer="las"), 0.60),
     ]
-    more = judged(runs("written", (0.99,), "ListOps", "las", protocol="scratchpad+augment"), 0.99)
+    more = [
+        *judged(runs("written", (0.99,), "ListOps", "las", protocol="scratchpad+augment"), 0.99),
+        *judged(runs("grown", (0.7,), "ListOps", "las", collapse_depth=2), 0.7),
+    ]
     published = {"MEGA": {"Text": 90.0, "ListOps": 63.0}, "Old": {"Text": 80.0, "ListOps": 62.0},
                  "Half": {"Text": 99.0}}  # fmt: skip
     found = results(*rows, more, name="lasplus", published=published)
     answer = ASK["arena"](found)
     assert answer.short == (
-        "74.75 on average over Text and ListOps; MEGA is published with 76.50. With more labels "
-        "99.00 on ListOps."
+        "74.75 on average over Text and ListOps; MEGA is published with 76.50. Marked apart: "
+        "70.00 on ListOps (collapsed) and 99.00 on ListOps (more labels)."
     )
-    assert "trained on the values of subexpressions" in answer.sentences[0]
-    assert answer.sentences[1] == "Text: 89.50 ± 0.71 by “second”, chosen on validation (2 seeds)."
+    assert "inputs that values of subexpressions shorten" in answer.sentences[0]
+    assert "trained on the values of subexpressions" in answer.sentences[1]
+    assert answer.sentences[2] == "Text: 89.50 ± 0.71 by “second”, chosen on validation (2 seeds)."
     assert ASK["arena"](results(more, name="lasplus", published=published)) is None
     assert ASK["arena"](results(*rows, name="minutes")) is None
 

@@ -11,7 +11,13 @@ from longlens.report.figures import cell_figure
 from longlens.report.las_findings import Answer
 from longlens.report.results import Results
 
-OURS, MORE = "the task's labels", "more labels"
+OURS = "the task's labels"
+# Marks of recipes that stand apart, and what is said of them.
+MARKED = {
+    "collapsed": "trained with inputs that values of subexpressions shorten",
+    "more labels": "trained on the values of subexpressions as well, labels that no published run "
+    "had",
+}
 
 
 def how_far(results: Results) -> Answer | None:
@@ -19,26 +25,27 @@ def how_far(results: Results) -> Answer | None:
     experiment = next((e for e in results.experiments if e.name == "lasplus"), None)
     if experiment is None:
         return None
-    fair: dict[str, TableCell] = {}
-    more: dict[str, TableCell] = {}
+    chosen: dict[str, dict[str, TableCell]] = {kind: {} for kind in (OURS, *MARKED)}
     for cell in filled(experiment):
         if cell.mean is None:
             continue
-        best = fair if cell.comparable else more if MORE in dict(cell.marks) else None
-        if best is None:
+        kind = OURS if cell.comparable else next((m for m in MARKED if m in dict(cell.marks)), "")
+        if not kind:
             continue
+        best = chosen[kind]
         if _validation(cell) > _validation(best.setdefault(cell.column, cell)):
             best[cell.column] = cell
+    fair = chosen.pop(OURS)
     tasks = list(fair)
     theirs = _best_published(experiment.published, tasks)
     if not tasks:
         return None
-    rows = {task: {OURS: fair[task]} | ({MORE: more[task]} if task in more else {})
+    rows = {task: {OURS: fair[task]} | {m: best[task] for m, best in chosen.items() if task in best}
             for task in tasks}  # fmt: skip
     goals = {} if theirs is None else {f"{theirs[0]}, published": theirs[1]}
     figure = cell_figure(results, rows, f"Test {fair[tasks[0]].metric.label}", goals)
     evidence = {f"t-{experiment.name}": experiment.title}
-    return Answer(_short(fair, more, theirs), _sentences(fair, more), [figure], evidence)
+    return Answer(_short(fair, chosen, theirs), _sentences(fair, chosen), [figure], evidence)
 
 
 def _validation(cell: TableCell) -> float:
@@ -62,7 +69,7 @@ def _best_published(
 
 def _short(
     fair: Mapping[str, TableCell],
-    more: Mapping[str, TableCell],
+    apart: Mapping[str, Mapping[str, TableCell]],
     theirs: tuple[str, dict[str, float]] | None,
 ) -> str:
     show = next(iter(fair.values())).metric.show
@@ -72,18 +79,21 @@ def _short(
         said = f"{average} on average over {joined(list(fair))}"
     if theirs is not None:
         said += f"; {theirs[0]} is published with {show(mean(theirs[1].values()))}"
-    return f"{said}." + (f" With more labels {_numbers(more)}." if more else "")
+    more = [f"{_numbers(cells)} ({mark})" for mark, cells in apart.items() if cells]
+    return f"{said}." + (f" Marked apart: {joined(more)}." if more else "")
 
 
 def _numbers(cells: Mapping[str, TableCell]) -> str:
     return joined([f"{cell.metric.show(cell.mean)} on {task}" for task, cell in cells.items()])
 
 
-def _sentences(fair: Mapping[str, TableCell], more: Mapping[str, TableCell]) -> list[str]:
+def _sentences(
+    fair: Mapping[str, TableCell], apart: Mapping[str, Mapping[str, TableCell]]
+) -> list[str]:
     said = [
-        f"{task}: {cell.text()} by “{cell.row}”, trained on the values of subexpressions as well, "
-        f"labels that no published run had ({_seeds(cell)})."
-        for task, cell in more.items()
+        f"{task}: {cell.text()} by “{cell.row}”, {MARKED[mark]} ({_seeds(cell)})."
+        for mark, cells in apart.items()
+        for task, cell in cells.items()
     ]
     return said + [
         f"{task}: {cell.text()} by “{cell.row}”, chosen on validation ({_seeds(cell)})."

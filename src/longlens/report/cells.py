@@ -19,7 +19,14 @@ SAME = {"bits_per_byte": "bits_per_token", "bits_per_character": "bits_per_token
 MIXED = "mixed options"
 # Marks of numbers that are compared with no published one and averaged with nothing.
 APART = {"stand-in", "quick", "validation", "selected on test", "validation trained on",
-         "more labels", MIXED}  # fmt: skip
+         "collapsed", "more labels", MIXED}  # fmt: skip
+# Uses of what ListOps' own labels do not give, the strongest first.
+SUBEXPRESSIONS = (
+    ("more labels", "trained on values of subexpressions, which the task does not give: compares "
+     "with no published number"),
+    ("collapsed", "in training, values of subexpressions, which the task does not give, shorten "
+     "inputs as well; they are no targets"),
+)  # fmt: skip
 LOWER = ("bits_per_token", "bits_per_byte", "bits_per_character", "perplexity", "loss")
 
 
@@ -148,9 +155,9 @@ class TableCell:
             marks.append(("selected on test", "the test split chose the step: an upper bound"))
         if "train" in selected_on:
             marks.append(("validation trained on", "whether it can be fitted: no generalisation"))
-        if self.beside_published and any(map(uses_more_labels, self.records)):
-            marks.append(("more labels", "trained on values of subexpressions, which the task does "
-                          "not give: compares with no published number"))  # fmt: skip
+        used = {use for record in self.records for use in subexpressions(record)}
+        if self.beside_published and used:
+            marks.append(min(used, key=SUBEXPRESSIONS.index))
         seen = (
             set() if self.read_elsewhere else {r.options.get("views") or 1 for r, _ in self.scored}
         )
@@ -216,11 +223,13 @@ class TableCell:
         }
 
 
-def uses_more_labels(record: Record) -> bool:
-    """Whether a run of ListOps saw the values of subexpressions in training."""
-    protocols = set(str(record.options.get("protocol")).split("+"))
-    collapsed = record.options.get("collapse") or record.options.get("collapse_depth")
-    return bool(collapsed or protocols & {"values", "scratchpad"})
+def subexpressions(record: Record) -> list[tuple[str, str]]:
+    """How a run of ListOps used the values of subexpressions in training: marks, none if not."""
+    options = record.options
+    protocols = set(str(options.get("protocol")).split("+"))
+    collapsed = options.get("collapse") or options.get("collapse_depth")
+    used = (protocols & {"values", "scratchpad"}, collapsed)
+    return [mark for mark, given in zip(SUBEXPRESSIONS, used, strict=True) if given]
 
 
 def table(experiment: ResultTable) -> dict[str, dict[str, TableCell]]:

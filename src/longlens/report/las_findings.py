@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from longlens.report.cells import TableCell, filled, uses_more_labels
+from longlens.report.cells import TableCell, filled, subexpressions
 from longlens.report.compare import Difference, Setting, grouped, joined, model_of, settings
 from longlens.report.figures import Rows, cell_figure
 from longlens.report.layout import Figure
@@ -76,7 +76,7 @@ def cannot(results: Results) -> Answer | None:
 
 def _more_labels(setting: Setting) -> bool:
     """Runs that learn sums from the values of subexpressions: another question (:func:`cannot`)."""
-    return any(uses_more_labels(r) for c in setting.cells["LaS"] for r in c.records)
+    return any(subexpressions(r) for c in setting.cells["LaS"] for r in c.records)
 
 
 def _pretrained(setting: Setting) -> bool:

@@ -18,10 +18,10 @@ masked tokens, and ListOps read from left to right, with the answer at the last 
 change one part or more. "16 views" changes the test alone: it averages over 15 augmented copies
 beside each example. On ListOps "shorter too" adds expressions of 50 to 500 tokens to training, data
 that no published run had; "collapsed" adds copies of the training expressions in which operators
-chosen at random are replaced by their values, "grown" begins with lists of digits and trees of few
-levels, deeper operators replaced by their values; "values as targets" and "scratchpad" use the values
-of subexpressions as labels, the latter written behind them, given in training and the model's own
-afterwards.
+chosen at random are replaced by their values; "grown" begins with lists of digits and trees of few
+levels, deeper operators replaced by their values; "values as targets" and "scratchpad" use the
+values of subexpressions as labels, the latter written behind them, given in training and the
+model's own afterwards.
 """
 
 from __future__ import annotations
@@ -187,10 +187,11 @@ EXPERIMENT = Experiment(
         "Megalodon, MEGA, LaS and the study's Transformers are published numbers, not run here; "
         "Avg. is over 6 tasks, Avg. (5) leaves out Path-X. On ListOps, Text and Image alone "
         "MEGA's mean is 81.34 and LaS's 67.59.",
-        "Rows 'collapsed' use the values of subtrees, which LRA does not give, to shorten training "
-        "inputs; 'values as targets' train on them at closing brackets; 'scratchpad' reads them as "
-        "well, behind the brackets, where the trained model writes its own. All of these use more "
-        "labels than any published run had. Validation and test are whole and without values.",
+        "Rows 'collapsed' and 'grown' use the values of subtrees, which LRA does not give, to "
+        "shorten training inputs, as the locality study's code does. 'values as targets' train on "
+        "them at closing brackets; 'scratchpad' reads them as well, behind the brackets, where the "
+        "trained model writes its own: more labels than any published run had. Validation and test "
+        "are whole and without values.",
         "Rows '16 views' average, in the test, the class probabilities over each example and 15 "
         "augmented copies of it; training is that of the row without.",
         "Rows 'redrawn' shuffle arguments and draw digits anew, such that every operator keeps its "
