@@ -46,7 +46,7 @@ PRINTED = {
 }
 UNPRINTED = {  # plots, ratios to MEGA, ours
     "figure5", "figure6", "locality", "minutes", "farfield", "fit", "sweep", "heads", "scaling",
-    "decays", "lengths", "subtrees", "scratchpad", "augmented", "signals", "optimisers",
+    "decays", "lengths", "subtrees", "scratchpad", "augmented", "curriculum", "signals", "optimisers",
 }  # fmt: skip
 
 

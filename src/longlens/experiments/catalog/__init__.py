@@ -17,7 +17,7 @@ NAMES = (
     "table2", "table3", "table4", "figure5", "figure6", "table7", "table8", "figure3", "table9",
     "locality", "techniques", "readings", "lasplus", "minutes", "lineup", "farfield", "cost",
     "fit", "sweep", "heads", "directions", "scaling", "decays", "lengths", "subtrees",
-    "scratchpad", "augmented", "signals", "optimisers",
+    "scratchpad", "augmented", "curriculum", "signals", "optimisers",
 )  # fmt: skip
 SAME = {"figure2": "table8"}  # curves of the same runs
 
