@@ -46,7 +46,8 @@ PRINTED = {
 }
 UNPRINTED = {  # plots, ratios to MEGA, ours
     "figure5", "figure6", "locality", "minutes", "farfield", "fit", "sweep", "heads", "scaling",
-    "decays", "lengths", "subtrees", "scratchpad", "augmented", "curriculum", "signals", "optimisers",
+    "decays", "lengths", "subtrees", "scratchpad", "augmented", "curriculum", "signals",
+    "optimisers",
 }  # fmt: skip
 
 
