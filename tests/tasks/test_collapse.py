@@ -180,6 +180,8 @@ def test_what_cannot_be_collapsed_is_refused():
         build_on_meta(TrainOptions(task="text", collapse_depth=2))
     with pytest.raises(ValueError, match="collapse_depth"):
         TrainOptions(collapse_depth=0)
+    with pytest.raises(ValueError, match="at least collapse_depth=3, one for each level, got 2"):
+        build_on_meta(TrainOptions(collapse_depth=3, collapse_steps=2))
 
 
 TINY = dict(train=64, validation=16, test=16, min_length=8, max_length=32)

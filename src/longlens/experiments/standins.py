@@ -86,8 +86,9 @@ def shrink(cell: Cell, runs: str | Path) -> Cell:
     for name, value in (("limit", 8), ("pretrain_steps", 2)):
         if small.get(name) is not None:
             small[name] = value
-    if small.get("collapse") or small.get("collapse_depth"):  # one step on short expressions
-        small["collapse_steps"] = 1
+    if small.get("collapse") or small.get("collapse_depth"):
+        small["collapse_steps"] = small.get("collapse_depth", 1)  # a step on each level
+        small["steps"] = small["collapse_steps"] + 1
     if "transfer_options" in small:  # the same data once more
         small["transfer_options"] = {name: {"limit": 8} for name in small["transfer_options"]}
     return with_options(small, {})

@@ -126,6 +126,11 @@ def check_task(options: TrainOptions, spec: Spec) -> None:
             )
         if given and options.limit is not None:
             raise ValueError(f"limit does not hold for what {name} adds; use task_options.train")
+    if options.collapse_depth is not None and options.collapse_steps < options.collapse_depth:
+        raise ValueError(
+            f"collapse_steps must be at least collapse_depth={options.collapse_depth}, one for "
+            f"each level, got {options.collapse_steps}"
+        )
     if {"values", "scratchpad"} & set(options.protocols) and options.task != "listops":
         raise ValueError(f"protocol {options.protocol!r}: {options.task} has no values of subtrees")
     if options.mix_easier:
