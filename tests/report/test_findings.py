@@ -347,8 +347,8 @@ def test_how_far_attention_gets():
     found = results(*rows, more, name="lasplus", published=published)
     answer = ASK["arena"](found)
     assert answer.short == (
-        "74.75 on average over Text and ListOps; MEGA is published with 76.50. Marked apart: "
-        "70.00 on ListOps (collapsed) and 99.00 on ListOps (more labels)."
+        "74.75 on average over Text and ListOps; MEGA is published with 76.50. Apart: "
+        "70.00 (collapsed) and 99.00 (more labels) on ListOps."
     )
     assert "inputs that values of subexpressions shorten" in answer.sentences[0]
     assert "trained on the values of subexpressions" in answer.sentences[1]

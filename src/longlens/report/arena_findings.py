@@ -79,8 +79,12 @@ def _short(
         said = f"{average} on average over {joined(list(fair))}"
     if theirs is not None:
         said += f"; {theirs[0]} is published with {show(mean(theirs[1].values()))}"
-    more = [f"{_numbers(cells)} ({mark})" for mark, cells in apart.items() if cells]
-    return f"{said}." + (f" Marked apart: {joined(more)}." if more else "")
+    marked: dict[str, list[str]] = {}
+    for mark, cells in apart.items():
+        for task, cell in cells.items():
+            marked.setdefault(task, []).append(f"{show(cell.mean)} ({mark})")
+    more = joined([f"{joined(numbers)} on {task}" for task, numbers in marked.items()])
+    return f"{said}." + (f" Apart: {more}." if more else "")
 
 
 def _numbers(cells: Mapping[str, TableCell]) -> str:
