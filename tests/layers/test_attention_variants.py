@@ -82,6 +82,29 @@ def test_alibi_of_the_las_paper_divides_its_bias_too():
     assert (plain(x) - layer(x)).abs().max() > 1e-4
 
 
+def test_alibi_to_the_letter_of_the_las_paper_sees_what_is_ahead():
+    layer = AlibiAttention(12, num_heads=2, chunk=5, window=3, bidirectional=True, past_only=True)
+    layer = layer.double()
+    x = torch.randn(2, 9, 12, dtype=F64)
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[1, 7:] = False
+    place = torch.arange(9)
+    lost = (place[:, None] - place).clamp_min(0) * torch.tensor([2.0**-4, 2.0**-8])[:, None, None]
+    seen = (place[:, None] // 5 == place // 5) & mask[:, None, None]
+    q, k, v = layer.project(x)
+    a = (q @ k.mT / 6**0.5 - lost).masked_fill(~seen, -torch.inf).softmax(-1)
+    values = torch.where(mask[:, None, :, None], v, 0)
+    pooled = torch.zeros_like(v)
+    for n in range(9):  # the average of the neighbours in the same chunk
+        near = [m for m in (n - 1, n, n + 1) if 0 <= m < 9 and m // 5 == n // 5]
+        pooled[:, :, n] = values[:, :, near].sum(2) / 3
+    y = layer.output((a @ pooled).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(layer(x, mask)[mask], y[mask], rtol=1e-6, atol=1e-7)
+    with pytest.raises(ValueError, match="past_only=True goes with bidirectional=True"):
+        AlibiAttention(12, num_heads=2, past_only=True)
+
+
+
 @BOTH
 def test_smooth_chunked_alibi_is_its_matrix(bidirectional):
     layer = shake(AlibiAttention(8, num_heads=2, chunk=5, window=3, bidirectional=bidirectional))

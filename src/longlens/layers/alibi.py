@@ -53,6 +53,8 @@ class AlibiAttention(CachedAttention):
         scaled_bias: divide the bias by √d as well, as Eq. 2 of the LaS paper does; the original
             adds it to the scores that are divided already.
         bidirectional: attend to both sides.
+        past_only: where bidirectional, keys ahead lose nothing: the LaS paper's "distance matrix
+            multiplied by the causal mask" to the letter, which masks no score.
 
     >>> AlibiAttention(8, num_heads=2)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])
@@ -69,12 +71,15 @@ class AlibiAttention(CachedAttention):
         window: int = 1,
         scaled_bias: bool = False,
         bidirectional: bool = False,
+        past_only: bool = False,
     ) -> None:
         super().__init__(dim, num_heads, bidirectional=bidirectional)
         check_positive(chunk=1 if chunk is None else chunk, window=window)
         if bidirectional and window % 2 == 0:
             raise ValueError(f"window must be odd where bidirectional, got {window}")
-        self.chunk, self.window = chunk, window
+        if past_only and not bidirectional:
+            raise ValueError("past_only=True goes with bidirectional=True: nothing is ahead")
+        self.chunk, self.window, self.past_only = chunk, window, past_only
         self.smoothing = "centered" if bidirectional else "causal"
         self.aspects = Aspects(regularized=window > 1, special_init=True, stable=True)
         self.cost = "L^2" if chunk is None else "L"
@@ -85,7 +90,8 @@ class AlibiAttention(CachedAttention):
     def bias(self, length: int, mask: Tensor | None, dtype: torch.dtype) -> Tensor:
         """-m·|i-j|, -inf where a key is not seen: (B or 1, H, L, L)."""
         order = torch.arange(length, device=self.slopes.device)
-        distance = (order[:, None] - order).abs()
+        distance = order[:, None] - order
+        distance = distance.clamp_min(0) if self.past_only else distance.abs()
         bias = (-self.slopes[:, None, None] * distance)[None]
         seen = visible(mask, length, self.causal, self.slopes.device)
         return (bias if seen is None else bias.masked_fill(~seen, -torch.inf)).to(dtype)
