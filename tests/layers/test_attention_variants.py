@@ -104,7 +104,6 @@ def test_alibi_to_the_letter_of_the_las_paper_sees_what_is_ahead():
         AlibiAttention(12, num_heads=2, past_only=True)
 
 
-
 @BOTH
 def test_smooth_chunked_alibi_is_its_matrix(bidirectional):
     layer = shake(AlibiAttention(8, num_heads=2, chunk=5, window=3, bidirectional=bidirectional))

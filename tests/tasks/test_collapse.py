@@ -8,7 +8,8 @@ import torch
 
 from longlens import tasks
 from longlens.runs import train_run
-from longlens.runs.build import build_on_meta, make_job, make_model
+from longlens.runs.build import build_on_meta, make_model
+from longlens.runs.jobs import make_job
 from longlens.runs.run import run_folder
 from longlens.tasks.collapse import collapse, collapsed_copies, evaluate, levels
 from longlens.tasks.decode import listops_value

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from longlens import tasks
-from longlens.runs.build import make_job, make_model
+from longlens.runs.build import make_model
+from longlens.runs.jobs import make_job
 from longlens.training.distributed import join_ranks
 from longlens.training.engine import Engine
 from longlens.training.muon import SIZE, orthogonalized

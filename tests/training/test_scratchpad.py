@@ -9,7 +9,8 @@ from longlens.lens.audit.model import shuffled_accuracy
 from longlens.lens.subjects import find_subjects
 from longlens.models.backbone import sees_ahead
 from longlens.runs import train_run
-from longlens.runs.build import build_on_meta, make_job, make_model
+from longlens.runs.build import build_on_meta, make_model
+from longlens.runs.jobs import make_job
 from longlens.runs.trained import evaluate_run, predict_run
 from longlens.tasks.collapse import marked_values
 from longlens.tasks.decode import listops_value

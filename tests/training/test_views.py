@@ -7,7 +7,8 @@ import torch
 
 from longlens import tasks
 from longlens.runs import train_run
-from longlens.runs.build import make_job, make_model
+from longlens.runs.build import make_model
+from longlens.runs.jobs import make_job
 from longlens.runs.run import run_folder
 from longlens.training import rehearse
 from longlens.training.augment import ShuffleArguments

@@ -19,8 +19,9 @@ from longlens.cli.bench_rows import Row, Rows
 from longlens.cli.run import read_changes
 from longlens.experiments.catalog import find
 from longlens.experiments.standins import prepare_stand_in, quick_data
-from longlens.runs.build import make_job, make_model
+from longlens.runs.build import make_model
 from longlens.runs.cell import Cell
+from longlens.runs.jobs import make_job
 from longlens.runs.measure import flops_per_token, peak_flops
 from longlens.runs.results import Place
 from longlens.runs.run import find_device

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 
 from longlens import tasks
 from longlens.cli.measure import Work, side_by_side
-from longlens.runs.build import make_job, make_model
+from longlens.runs.build import make_model
+from longlens.runs.jobs import make_job
 from longlens.tasks import Task
 from longlens.training.distributed import Ranks
 from longlens.training.loop import Trainer

@@ -26,16 +26,10 @@ from longlens.layers.registry import check_options
 from longlens.models.count import parameter_count
 from longlens.models.pretrained import CONFIG, WEIGHTS, config_json
 from longlens.runs.ablate import check_ablation, without_heads
-from longlens.runs.build import (
-    build_on_meta,
-    describe_data,
-    describe_model,
-    make_job,
-    make_model,
-    spec_of,
-)
+from longlens.runs.build import build_on_meta, describe_model, make_model, spec_of
 from longlens.runs.document import now
 from longlens.runs.finished import finished_record
+from longlens.runs.jobs import describe_data, make_job
 from longlens.runs.measure import flops_per_token, speed
 from longlens.runs.record import LOCK, RECORD, Record, RecordWriter, read_record
 from longlens.runs.transfer import load_transfer, transfer_tests

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from longlens import tasks
 from longlens.models.build import Model, load_model
 from longlens.models.pretrained import WEIGHTS
-from longlens.runs.build import make_evaluation, model_config, spec_of
+from longlens.runs.build import model_config, spec_of
 from longlens.runs.finished import other_data
 from longlens.runs.folders import find_run
+from longlens.runs.jobs import make_evaluation
 from longlens.runs.record import Record
 from longlens.tasks.arrays import Array
 from longlens.tasks.given import are_whole, as_number

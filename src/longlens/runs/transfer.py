@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from longlens import tasks
-from longlens.runs.build import judged
+from longlens.runs.jobs import judged
 from longlens.tasks.batches import Batches
 from longlens.training.distributed import Ranks
 from longlens.training.engine import Engine

@@ -33,7 +33,9 @@ class Case:
         chunk = options.get("chunk") or far
         left, right = local if isinstance(local, tuple) else [(local or far) - 1] * 2
         query, key = torch.arange(self.queries)[:, None] + offset, torch.arange(self.keys)
-        seen = (query - key <= left) & (key - query <= (0 if options.get("is_causal", True) else right))
+        seen = (query - key <= left) & (
+            key - query <= (0 if options.get("is_causal", True) else right)
+        )
         seen &= query.div(chunk, rounding_mode="floor") == key // chunk
         return max(seen.sum(1).tolist(), default=0)
 

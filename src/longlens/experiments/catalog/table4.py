@@ -28,7 +28,6 @@ from longlens.experiments.catalog.tasks import DATA_NOTES
 
 COLUMNS = ("ListOps", "Text", "Retrieval", "Image", "Retrieval (PeerRead)")
 EQUATION_2 = {"scaled_bias": True}
-BOTH_SIDES = {"bidirectional": True}
 TO_THE_LETTER = {**EQUATION_2, "past_only": True}
 ROWS = {
     "ALiBi": partial(attention, mixer="alibi-chunk", uses=(), mixer_options=EQUATION_2),
@@ -41,14 +40,17 @@ ROWS = {
     "ALiBi, original": partial(attention, mixer="alibi-chunk", uses=()),
     "S + ALiBi, original": partial(attention, mixer="s-alibi-chunk", uses=("window",)),
     "ALiBi, to the letter": partial(
-        attention, mixer="alibi-chunk", uses=(), mixer_options=TO_THE_LETTER, **BOTH_SIDES
+        attention, mixer="alibi-chunk", uses=(), mixer_options=TO_THE_LETTER, bidirectional=True
     ),
     "S + ALiBi, to the letter": partial(
-        attention, mixer="s-alibi-chunk", uses=("window",), mixer_options=TO_THE_LETTER,
-        **BOTH_SIDES,
+        attention,
+        mixer="s-alibi-chunk",
+        uses=("window",),
+        mixer_options=TO_THE_LETTER,
+        bidirectional=True,
     ),
-    "S, both sides": partial(attention, mixer="s-chunk", uses=("window",), **BOTH_SIDES),
-    "LaS, both sides": partial(attention, mixer="las-chunk", **BOTH_SIDES),
+    "S, both sides": partial(attention, mixer="s-chunk", uses=("window",), bidirectional=True),
+    "LaS, both sides": partial(attention, mixer="las-chunk", bidirectional=True),
 }
 
 EXPERIMENT = Experiment(
