@@ -16,7 +16,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from longlens.layers import MIXERS, build
+from longlens.layers import MIXERS, build, options_of
+from longlens.models.backbone import sees_ahead
 
 LENGTH, PERIODS, NOISE = 128, (24.0, 37.0), 0.2
 
@@ -38,7 +39,10 @@ class Forecaster(nn.Module):
         super().__init__()
         self.read = nn.Linear(1, dim)
         self.norms = nn.ModuleList([nn.LayerNorm(dim), nn.LayerNorm(dim)])
-        self.mixers = nn.ModuleList([build(mixer, dim), build(mixer, dim)])
+        causal = {"bidirectional": False} if "bidirectional" in options_of(mixer) else {}
+        self.mixers = nn.ModuleList([build(mixer, dim, **causal) for _ in range(2)])
+        if any(map(sees_ahead, self.mixers)):
+            raise ValueError(f"{mixer} sees the values that it is to predict; take a causal mixer")
         self.write = nn.Linear(dim, 1)
 
     def forward(self, x: Tensor) -> Tensor:

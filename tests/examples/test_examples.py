@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -48,6 +49,18 @@ def test_programs_for_several_processes_say_how_to_start_them(name, monkeypatch)
 @pytest.mark.parametrize("name", ["training_loop", "time_series"])
 def test_programs_start(name):
     main_of(name)(["--steps", "2"])
+
+
+@pytest.mark.parametrize("mixer", ["las", "s4", "conv", "luna", "linformer"])
+def test_a_forecast_sees_nothing_of_what_it_predicts(mixer):
+    forecaster = main_of("time_series").__globals__["Forecaster"]
+    if mixer == "linformer":
+        with pytest.raises(ValueError, match="sees the values that it is to predict"):
+            forecaster(mixer)
+        return
+    model, x = forecaster(mixer), torch.randn(2, 30, 1)
+    changed = torch.cat([x[:, :20], torch.randn(2, 10, 1)], dim=1)
+    torch.testing.assert_close(model(changed)[:, :20], model(x)[:, :20])
 
 
 @pytest.mark.filterwarnings("ignore")  # of libraries that are not ours

@@ -123,6 +123,11 @@ def test_the_map_is_what_the_layer_mixes_values_with(key):
         torch.testing.assert_close(y, layer(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("bidirectional", [True, False])
+def test_attention_to_a_memory_has_no_map(bidirectional):
+    assert attention_map(made("luna", bidirectional=bidirectional), torch.randn(1, 9, 8)) is None
+
+
 @pytest.mark.parametrize("key", ["mega", "mega-chunk"])
 def test_the_map_of_mega(key):
     options = {"chunk": 8} if key == "mega-chunk" else {}

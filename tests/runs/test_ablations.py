@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from longlens import LaSAttention
+from longlens import LaSAttention, decay_rates
+from longlens.layers.family import DecayAttention
 from longlens.models.build import load_model
 from longlens.runs import train_run
 from longlens.runs.ablate import by_decay, heads_off
@@ -29,6 +30,13 @@ def test_a_head_that_is_off_adds_nothing():
     with pytest.raises(KeyError), heads_off([(layer, 2)]):
         raise KeyError
     assert torch.equal(layer.out.weight, weight)  # also after an error
+
+
+def test_rates_of_the_family_are_known():
+    for learned in (False, True):
+        layer = DecayAttention(12, num_heads=3, bound=0.04, learned_decay=learned)
+        torch.testing.assert_close(layer.rates()[0], decay_rates(3, 0.04))
+    assert DecayAttention(12, num_heads=3, decay="alibi").rates() == (None, None)
 
 
 def test_heads_are_numbered_by_their_decay():

@@ -255,12 +255,22 @@ def test_negatives_are_no_citations_and_no_easier():
     rng = np.random.default_rng(0)
     cited = {(f"a{i}", f"b{int(j)}") for i in range(60) for j in rng.integers(0, 40, 3)}
     positives = sorted(cited)
-    negatives = draw_negatives(positives, cited, rng)
+    paper = {name: name for pair in cited for name in pair}
+    negatives = draw_negatives(positives, cited, paper, rng)
     assert not set(negatives) & cited and len(set(negatives)) == len(negatives)
     assert len(negatives) > 0.95 * len(positives)
     popular = max({b for _, b in positives}, key=lambda b: sum(p[1] == b for p in positives))
     share = [np.mean([p[1] == popular for p in pairs]) for pairs in (positives, negatives)]
     assert share[1] > share[0] / 3
+
+
+def test_no_negative_pair_is_a_copy_of_a_positive_one():
+    rng = np.random.default_rng(0)
+    paper = {f"a{i}": f"a{i}" for i in range(20)} | {f"b{i}": f"b{i // 2}" for i in range(20)}
+    cited = {(f"a{int(i)}", f"b{int(j)}") for i, j in rng.integers(0, 20, (120, 2))}
+    negatives = draw_negatives(sorted(cited), cited, paper, rng)
+    texts = {(paper[a], paper[b]) for a, b in cited}
+    assert len(negatives) > 50 and not texts & {(paper[a], paper[b]) for a, b in negatives}
 
 
 def test_lra_pathfinder_takes_the_hard_set_and_skips_the_corrupt_file(tmp_path, rng):

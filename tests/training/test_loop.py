@@ -13,11 +13,15 @@ from longlens import files, tasks
 from longlens.files import DiskFullError
 from longlens.models.build import Model
 from longlens.runs import train_run
+from longlens.runs.build import make_model
+from longlens.runs.jobs import make_job
+from longlens.runs.measure import flops_per_token
 from longlens.runs.record import read_record
 from longlens.runs.run import run_folder
 from longlens.tasks.mix import with_easier_sets
 from longlens.training import checkpoint, loop, rehearse
 from longlens.training.budget import Timing
+from longlens.training.distributed import Ranks
 from longlens.training.faults import Stopped, TrainingError
 from longlens.training.job import Job
 from longlens.training.log import read_curves
@@ -122,6 +126,18 @@ def test_the_record_says_it_all(run_options):
     assert record.speed["flops_per_second"] > 0
 
 
+def test_the_arithmetic_of_a_second_loss_counts(run_options):
+    found = []
+    for protocol in ("scratch", "denoise"):
+        options = run_options(protocol=protocol, name=protocol)
+        task = tasks.load("listops", options.root, **options.task_options)
+        ranks = Ranks(torch.device("cpu"))
+        model = make_model(options, task.spec, "supervised", ranks.device)
+        found.append(flops_per_token(model, make_job(options, task, model, ranks)))
+    tokens = 3 * 2 * options.dim * (task.spec.vocab_size + 1)  # products of the head over tokens
+    assert found[1] >= found[0] + tokens
+
+
 def test_the_weights_that_validation_selects_are_kept(run_options):
     options = run_options(lr=0.3, ema=0.0, evaluate_every=2)  # a rate that makes it jump about
     record = train_run(options)
@@ -148,6 +164,21 @@ def test_micro_batches_give_the_same_result(run_options):
         for name, tensor in found[None].items():
             torch.testing.assert_close(found[rows][name], tensor, rtol=1e-4, atol=1e-5)
     assert any(not torch.equal(found[1][n], t) for n, t in found[None].items())  # it did differ
+
+
+def test_learned_decay_rates_do_not_depend_on_micro_batches(run_options):
+    """An end of their range is where gradients of parts and of the whole could differ."""
+    found = {}
+    learned = {"num_heads": 2, "learned_alpha": True, "bound": 0.01}
+    for rows in (None, 3, 1):
+        options = run_options(micro_batch=rows, dropout=0.0, name=str(rows), steps=12, warmup=0,
+                              evaluate_every=12, mixer_options=learned)  # fmt: skip
+        train_run(options)
+        found[rows] = {n: t for n, t in weights(options).items() if n.endswith("alpha")}
+    for rows in (3, 1):
+        for name, tensor in found[None].items():
+            torch.testing.assert_close(found[rows][name], tensor, rtol=1e-3, atol=1e-6)
+    assert found[None] and all(float(t.min()) >= 0 for t in found[None].values())
 
 
 def test_the_average_of_the_weights_is_what_is_evaluated(run_options):

@@ -295,3 +295,11 @@ def test_accuracy_by_group_leaves_arrays_out():
     _add_groups(tables, torch.eye(2)[[0, 1, 1]], batch)
     assert list(tables) == ["operator"]
     assert tables["operator"][:, :2].tolist() == [[1.0, 1.0], [1.0, 2.0]]  # right, seen
+
+
+def test_accuracy_by_group_counts_no_value_as_another():
+    extras = {"place": torch.tensor([63, 64, 99, -1])}
+    batch = SimpleNamespace(targets=torch.zeros(4, dtype=torch.long), extras=extras)
+    tables: dict[str, torch.Tensor] = {}
+    _add_groups(tables, torch.eye(2)[[0, 0, 0, 0]], batch)
+    assert tables["place"].sum(1).tolist() == [1.0, 1.0] and tables["place"][1, 63] == 1

@@ -24,9 +24,11 @@ SAME = {"dropout": 0.0, "ema": 0.9, "steps": 12, "evaluate_every": 6}
 STREAM = SAME | {"task": "stream", "task_options": {}, "length": 20, "mixer": "lru",
                  "mixer_options": {}, "batch_size": 4}  # fmt: skip
 MUON = SAME | {"optimizer": "muon", "expansion": 1.125}  # 9 rows, of which two ranks have 5 and 4
+LEARNED = {"num_heads": 2, "learned_alpha": True, "bound": 0.01}
 SCRATCHPAD = SAME | {"protocol": "scratchpad", "length": None, "bidirectional": False}
 RUNS = {
     "ddp": SAME,
+    "ddp-learned": SAME | {"warmup": 0, "mixer_options": LEARNED},
     "ddp-muon": MUON,
     "fsdp": SAME | {"parallel": "fsdp"},
     "fsdp-muon": MUON | {"parallel": "fsdp"},

@@ -20,7 +20,9 @@ class _Clamp(torch.autograd.Function):
     """`clamp(0, most)`, but outside of the range a gradient that leads back inside passes.
 
     Without it a rate that one step of an optimiser carries beyond an end stays there for good.
-    A gradient that leads farther out is zero, as the clamp's is.
+    A gradient that leads farther out is zero, as the clamp's is. So out there a gradient that is
+    added up from parts of a batch is not that of the whole: `DecayRates.clamp_` after each step
+    keeps the rates where it is.
     """
 
     generate_vmap_rule = True
@@ -68,7 +70,8 @@ class DecayRates(nn.Module):
     or not. Fixed rates that were changed in another way, in place or by `functional_call`, must
     stay inside the bound: uncompiled code raises where they do not, until `follow` is called.
     Learned rates are clamped to [0, alpha_max] where they are used: that keeps their bound true.
-    Outside of it their gradient is what leads back inside.
+    Outside of it their gradient is what leads back inside. `longlens train` calls `clamp_` after
+    each step; do so where you add gradients up from parts of a batch.
     A state dict holds a clamped copy where they are beyond it (what is written into that does not
     reach the rates), unless it is made with `keep_vars`.
     An ensemble of learned rates (`torch.func.stack_module_state`) is clamped to the bound of its
@@ -149,6 +152,22 @@ class DecayRates(nn.Module):
             rates = rates.full_tensor()
         largest = float(rates.max())
         self.alpha_max = max(self._reach, self.alpha_max if self.learned_alpha else 0.0, largest)
+
+    @torch.no_grad()
+    def clamp_(self) -> None:
+        """Bring learned rates back that a step of an optimizer carried out of [0, alpha_max].
+
+        >>> rates = DecayRates(2, bound=0.5, learned_alpha=True)
+        >>> with torch.no_grad():
+        ...     _ = rates.alpha.sub_(0.1)
+        >>> rates.clamp_()
+        >>> rates.alpha.tolist()
+        [0.0, 0.4000000059604645]
+        """
+        rates = self.alpha.detach()
+        if hasattr(rates, "to_local"):  # sharded: every rank has its own part
+            rates = rates.to_local()
+        rates.clamp_(0.0, self.alpha_max)
 
     def rates(self) -> tuple[Tensor | None, float | None]:
         """The rate of each head, (num_heads,), and a bound on them; (None, None): no decay."""

@@ -129,6 +129,13 @@ class DecayAttention(SoftmaxAttention):
             gating=self.gate is not None or decay in ("fox", "wall"),
         )  # fmt: skip
 
+    def rates(self) -> tuple[Tensor | None, float | None]:
+        """The rates of LaS's decay and a bound on them; (None, None) with another one, or none."""
+        if self.las is None:
+            return None, None
+        found: tuple[Tensor | None, float | None] = self.las()
+        return found
+
     def _keep(self, name: str, value: Tensor | None, learned: bool) -> None:
         """A parameter or a buffer."""
         if learned and value is not None:

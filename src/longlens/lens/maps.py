@@ -20,6 +20,7 @@ from longlens.layers.attention import SoftmaxAttention
 from longlens.layers.gmlp import GMLP
 from longlens.layers.heads import MultiHead, fold_chunks, fold_mask, unfold_chunks
 from longlens.layers.local import LocalAttention
+from longlens.layers.luna import Luna
 from longlens.layers.mega import Mega
 
 
@@ -38,7 +39,7 @@ def attention_map(layer: nn.Module, x: Tensor) -> Tensor | None:
         return layer.weights(x)
     if isinstance(layer, Mega):
         return _mega(layer, x)
-    if isinstance(layer, MultiHead):
+    if isinstance(layer, MultiHead) and not isinstance(layer, Luna):  # it attends to a memory
         return _by_columns(layer, x)
     if isinstance(layer, GMLP) and not layer.toeplitz:
         matrix = layer.spatial.detach()[: x.shape[1], : x.shape[1]]
@@ -54,7 +55,7 @@ def _by_columns(layer: MultiHead, x: Tensor) -> Tensor | None:
     columns = F.pad(columns, (0, -length % width)).split(width, dim=1)
     parts = [layer.attend(q, k, c.expand_as(v).contiguous(), None) for c in columns]
     weights = torch.cat(parts, dim=-1)[..., :length]
-    # An attention that mixes its values in other ways as well (Luna, both sides) has no matrix.
+    # An attention that mixes its values in other ways as well has no matrix.
     expected = layer.attend(q, k, v, None)
     error = (weights @ v - expected).abs().max() / expected.abs().max()
     return weights if float(error) < 1e-3 else None

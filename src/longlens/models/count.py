@@ -108,9 +108,11 @@ class OperationCounter(TorchDispatchMode):
         size = max((t.numel() for t in read + outputs), default=0)
         if "_fft_" in name:
             # The real side has n points, the complex side n/2 + 1; dims is the second argument.
-            real = next((t for t in read + outputs if not t.is_complex()), outputs[0])
-            points = math.prod(real.shape[d] for d in args[1])
-            return float(2.5 * real.numel() * math.log2(max(2, points)))
+            real = next((t for t in read + outputs if not t.is_complex()), None)
+            full = outputs[0] if real is None else real
+            points = math.prod(full.shape[d] for d in args[1])
+            each = 5 if real is None else 2.5
+            return float(each * full.numel() * math.log2(max(2, points)))
         if "sort" in name:
             return float(size * math.log2(max(2, outputs[0].shape[-1])))
         return float(size)

@@ -83,7 +83,7 @@ def without_heads(engine: Engine, batches: Batches, rows: int) -> dict[str, Any]
     Returns:
         ``heads``: by the head's number in the order of decay, "1" the slowest, the metric with that
         head off in all blocks; ``blocks``: the same for each block alone; ``rates``: the decay
-        rates of each block in that order, None without decay.
+        rates of each block in that order, None without LaS's decay.
     """
     layers = mixers(engine.job.model)  # type: ignore[arg-type]
     orders = [by_decay(mixer) for mixer in layers]

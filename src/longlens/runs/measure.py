@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import nn
 
@@ -17,6 +19,7 @@ PEAKS = {
     "L4": (121e12, 30.3e12), "A10": (125e12, 31.2e12), "4090": (165e12, 82.6e12),
     "3090": (71e12, 35.6e12), "V100": (125e12, 15.7e12), "T4": (65e12, 8.1e12),
 }  # fmt: skip
+OTHERS = "NVL|Laptop|Max-Q|D"  # what follows the name of a device with other peaks
 
 
 def peak_flops(hardware: str, low_precision: bool) -> float | None:
@@ -24,9 +27,10 @@ def peak_flops(hardware: str, low_precision: bool) -> float | None:
 
     >>> peak_flops("NVIDIA H200", low_precision=True)
     989000000000000.0
+    >>> peak_flops("NVIDIA RTX A1000", low_precision=True)  # no A100
     """
     for name, (low, full) in PEAKS.items():
-        if name in hardware:
+        if re.search(rf"\b{name}\b(?! ({OTHERS})\b)", hardware):
             return low if low_precision else full
     return None
 
@@ -39,12 +43,13 @@ def flops_per_token(model: nn.Module, job: Job) -> float:
     """
     total, positions = 0.0, 0
     training = model.training
+    heads = {"tokens": True} if job.prepare.denoises else {}  # both, as a step computes
     model.eval()
     for batch, count in batch_of_each_length(job.train).values():
         generator = torch.Generator(batch.inputs.device).manual_seed(0)
         row = next(job.prepare(batch, generator, training=False).split(1))
         with torch.no_grad():
-            cost = flop_count(lambda row=row: model(row.inputs, row.mask))  # type: ignore[misc]
+            cost = flop_count(lambda row=row: model(row.inputs, row.mask, **heads))  # type: ignore[misc]
         total += count * cost
         inputs = row.inputs
         positions += count * (inputs[..., 0] if inputs.is_floating_point() else inputs).numel()

@@ -76,6 +76,7 @@ _PEERREAD = TaskInfo(
     build=retrieval.build_citations,
     estimate=lambda options: 2 * 10_000 * options.max_length,  # of ten thousand documents
     spec=retrieval.spec,
+    version=2,
     needs_source=True,
 )
 _IMAGE = TaskInfo(

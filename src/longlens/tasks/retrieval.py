@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import PurePosixPath
@@ -271,23 +271,28 @@ def split_documents(
 
 
 def draw_negatives(
-    positives: list[tuple[str, str]], cited: set[tuple[str, str]], rng: np.random.Generator
+    positives: list[tuple[str, str]],
+    cited: set[tuple[str, str]],
+    paper: Mapping[str, str],
+    rng: np.random.Generator,
 ) -> list[tuple[str, str]]:
     """Give every positive pair a negative one with the same first paper.
 
     The second papers are drawn from those of the positive pairs, as often as they occur there: a
     much-cited paper is as frequent among the negatives, so being one does not give the label away.
+    ``paper`` names what a document is a copy of: no copies of a positive pair are a negative one.
     """
+    cited = {(paper[first], paper[second]) for first, second in cited}
     second = [pair[1] for pair in positives]
     used: set[tuple[str, str]] = set()
     negatives = []
     for first, _ in positives:
         for place in rng.integers(0, len(second), 100):
-            pair = (first, second[place])
+            pair = (paper[first], paper[second[place]])
             known = pair in cited or pair[::-1] in cited or pair in used or pair[::-1] in used
-            if first != pair[1] and not known:
+            if pair[0] != pair[1] and not known:
                 used.add(pair)
-                negatives.append(pair)
+                negatives.append((first, second[place]))
                 break
     return negatives
 
@@ -297,6 +302,8 @@ def build_citations(draft: Draft) -> tuple[Spec, dict[str, int]]:
     options: CitationOptions = draft.options
     documents, citations = _read_corpus(draft)
     home = split_documents(documents, options)
+    groups = _groups(documents, options.max_length)
+    paper = {key: group[0] for group in groups for key in group}
     store = _Documents(draft.writer, options.max_length)
     sizes = {}
     kept = 0
@@ -306,7 +313,7 @@ def build_citations(draft: Draft) -> tuple[Spec, dict[str, int]]:
         if not positives:
             raise DataError(f"{draft.name}: no citation lies inside the {split} split")
         rng = generator(options.seed, number)
-        negatives = draw_negatives(positives, set(citations), rng)
+        negatives = draw_negatives(positives, set(citations), paper, rng)
         rows = [(1, *pair) for pair in positives] + [(0, *pair) for pair in negatives]
         order = permutation(len(rows), options.seed, number)
         numbered = (

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from longlens.layers.decay import DecayRates
 from longlens.training import distributed
 from longlens.training.distributed import Ranks
 from longlens.training.examples import Examples, of_any_length
@@ -65,6 +66,8 @@ class Engine:
             from longlens.training.capture import CapturedStep
 
             self.update = CapturedStep(self.device_step)
+        rates = (m for m in job.model.modules() if isinstance(m, DecayRates))
+        self._learned_rates = [m for m in rates if m.learned_alpha]
         self.micro_batch = options.batch_size
         zero = torch.zeros((), dtype=torch.int64, device=self.device)
         self.sums = torch.zeros(2 * SUMS, dtype=torch.float64, device=self.device)
@@ -148,6 +151,8 @@ class Engine:
         clip = self.options.clip
         scale = (norm / clip).clamp(min=1.0) if clip else torch.ones_like(norm)
         self.optimizer.step(scale, skip.float())
+        for rates in self._learned_rates:
+            rates.clamp_()  # else their gradient would depend on how rows are cut into parts
         for buffer, kept in zip(self._buffers, self._kept_buffers, strict=True):
             buffer.copy_(torch.where(skip, kept, buffer))  # what a bad batch did to statistics
             kept.copy_(buffer)

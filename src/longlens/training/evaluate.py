@@ -34,7 +34,7 @@ def evaluate(
         engine: holds the model.
         batches: of the split, this rank's share of them.
         rows: of a full batch on this rank; the last batch is filled up to it.
-        groups: also give a classification's accuracy by every value of every extra.
+        groups: also give a classification's accuracy by every value of every extra, from 0 to 63.
         each: called before every batch with its number; what it raises ends the evaluation.
         views: of a classification whose training augments: average the probabilities over each
             example and ``views - 1`` augmented copies of it.
@@ -135,6 +135,7 @@ def _add_groups(tables: dict[str, Tensor], outputs: Tensor, batch: Batch) -> Non
     for name, values in batch.extras.items():
         if values.dim() > 1:  # an array for each example (an image's colours) is no group
             continue
-        chosen = F.one_hot(values.clamp(0, MOST_VALUES - 1), MOST_VALUES).double()
+        inside = (values >= 0) & (values < MOST_VALUES)  # others are in no group
+        chosen = F.one_hot(values.where(inside, 0), MOST_VALUES).double() * inside[:, None]
         table = tables.setdefault(name, chosen.new_zeros(2, MOST_VALUES))
         table += torch.stack([right @ chosen, chosen.sum(0)])

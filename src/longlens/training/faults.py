@@ -76,8 +76,8 @@ def out_of_memory_message(rows: int, length: int) -> str:
     smaller = max(1, rows // 2)
     return (
         f"out of memory with {rows} sequences of {length} positions at once; use --micro_batch "
-        f"{smaller} (same result, less memory) or --micro_batch auto, --dtype bfloat16, or a "
-        "smaller --length, --dim or --depth"
+        f"{smaller} (less memory; the same result, but for norm=batch) or --micro_batch auto, "
+        "--dtype bfloat16, or a smaller --length, --dim or --depth"
     )
 
 

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from longlens.ops.derivatives import first_only
 from longlens.ops.family.fold import ADD_RANGE
 from longlens.ops.las.flash import flash_forward
+from longlens.ops.launching import watched
 
 BLOCK = 256  # queries and keys of a tile
 TILE = 4 * BLOCK**2  # numbers of a tile, of several heads; more leave a core's cache
@@ -65,7 +66,7 @@ def _by_threads(
     times, and for long where other programs want the same cores.
     """
     threads = torch.get_num_threads()
-    if threads == 1 or len(rows[0]) == 1:
+    if threads == 1 or len(rows[0]) == 1 or watched():  # who counts sees this thread alone
         return work(rows, scale)
     shares = list(zip(*(t.tensor_split(min(threads, len(t))) for t in rows), strict=True))
     one = torch.no_grad()(lambda share: work(list(share), scale))
