@@ -219,6 +219,47 @@ def test_examples_are_not_chosen_by_values_that_are_many(tmp_path, monkeypatch):
         evaluate_run(run_folder(options), where={"operator": 0})
 
 
+def imported_run(tmp_path, name, tokens, targets, **changes):
+    """A tiny run on tokens (N, L), and its folder."""
+    import_arrays(name, tokens, targets, root=tmp_path / "data")
+    options = tiny(tmp_path, task=name, task_options={}, mixer="las", steps=2, protocol="scratch",
+                   **{"length": None, "mixer_options": {"num_heads": 2}} | changes)  # fmt: skip
+    train_run(options)
+    return run_folder(options)
+
+
+def test_predictions_are_of_examples_that_are_cut_as_in_training(tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 9, (60, 20))
+    folder = imported_run(tmp_path, "cut", tokens, tokens[:, 0] % 2, length=8)
+    changed = tokens[:5].copy()
+    changed[:, 8:] = 0
+    assert predict_run(folder, list(changed)) == predict_run(folder, list(tokens[:5]))
+
+
+def test_an_example_longer_than_all_of_training_is_warned_of(tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 9, (60, 20))
+    folder = imported_run(tmp_path, "whole", tokens, tokens[:, 0] % 2)
+    with pytest.warns(
+        UserWarning, match="example 0 has 21 positions, those of training all had 20"
+    ):
+        predict_run(folder, [np.append(tokens[0], 1)])
+
+
+def test_classes_of_another_name_are_not_compared(tmp_path):
+    from longlens.tasks import import_file
+
+    lines = [f"{n % 7},{n % 5},{n % 3}" for n in range(60)]
+    for name, words in (("ours", ("neg", "pos")), ("theirs", ("good", "pos"))):
+        rows = [f"{words[n % 2]},{line}" for n, line in enumerate(lines)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(rows))
+        import_file(tmp_path / f"{name}.csv", root=tmp_path / "data")
+    options = tiny(tmp_path, task="ours", task_options={}, mixer="las", steps=2, length=None,
+                   protocol="scratch", mixer_options={"num_heads": 2})  # fmt: skip
+    train_run(options)
+    with pytest.raises(ValueError, match="class 0 of theirs is 'good', of ours 'neg'"):
+        evaluate_run(run_folder(options), task="theirs")
+
+
 def test_numbers_are_predicted_where_the_targets_are(tmp_path):
     """A model of numbers has one at every position; the last T are those that were learned."""
     rng = np.random.default_rng(0)

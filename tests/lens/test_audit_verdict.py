@@ -50,6 +50,25 @@ def test_a_far_task_is_called_long_range():
     assert found["best"]["model"] == "s4d" and "more than 601" in found["verdict"]["text"]
 
 
+def test_any_global_model_that_has_learned_counts():
+    """The best on validation may be one of several, and not the best on test."""
+    rows = points({3: 0.6, 33: 0.999, None: 0.999})
+    rows += points({None: 1.0}, mixer="probe, in place")
+    for row in rows:
+        row["validation"] = 1.0 if row["test"] > 0.9 else row["test"]
+    floor = {"name": "tokens in place", "test": 1.0, "local": FLOOR["local"]}
+    found = summarise(rows, 0.5, 10_000, 128, floor)["verdict"]
+    assert "no global model has learned" not in found["text"], found["text"]
+
+
+def test_random_features_alone_are_not_told_to_train_longer():
+    rows = points({3: 0.5, None: 0.5})
+    assert summarise(rows, 0.5, 100, 1000, FLOOR)["verdict"]["text"].endswith("train longer")
+    for row in rows:
+        row.update(probe=True, right=[0, 1] * 50)
+    assert "train longer" not in summarise(rows, 0.5, 100, 1000, FLOOR)["verdict"]["text"]
+
+
 # --------------------------------------------------------------- what must decide nothing
 
 

@@ -279,7 +279,7 @@ def test_a_task_whose_shape_its_data_tell_is_trained(tmp_path):
 
 
 def test_a_pooled_model_is_refused_where_the_task_has_a_read_out(tmp_path):
-    with pytest.raises(ValueError, match="pooling must be 'last', got 'mean'"):
+    with pytest.raises(ValueError, match=r"pooling must be 'last' .--pooling last., got 'mean'"):
         train("far-xor", "conv", tmp_path, task_options=dict(distance=8, **TINY))
 
 

@@ -225,7 +225,7 @@ WRONG = {
     "nan.csv": (table().replace(str(X[3, 2]), "nan", 1), "line 4: value 3 is missing (NaN)"),
     "two.csv": ("0,1.0\n1,2.0\n", "2 examples are too few"),
     "empty.csv": ("", "is empty"),
-    "header.csv": ("label,a,b\n", "a header and nothing else"),
+    "header.csv": ("label,a,b\n", "one line alone, which was read as a header"),
     "column.csv": ("1\n2\n3\n", "one column"),
     "distinct.csv": (table(labels=range(30), first=False, header="a,b,c,d,e,f,g,label"),
                      "30 different labels for 30 examples are no classes"),
@@ -354,6 +354,24 @@ def test_a_validation_split_is_kept(tmp_path):
             example.inputs[0][0, 0] for example in load(manifest.name, tmp_path)["validation"]
         )
         assert values == sorted(np.float32(X[rows["validation"], 0])), source
+
+
+@pytest.mark.parametrize("last", ["0", "{n}.25"], ids=["constant", "mostly different"])
+def test_a_last_column_whose_values_do_not_repeat_is_no_label(tmp_path, last):
+    """Pixels end in zeros, and rounded numbers coincide at times; the label comes first."""
+    lines = [f"{n % 10 + n / 1e6},{n},{last.format(n=n % 29)}" for n in range(30)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    manifest = import_file(tmp_path / "a.csv", root=tmp_path)
+    assert manifest.spec.kind == "regression" and manifest.spec.max_length == 2
+    assert "label in column 0 (the first" in manifest.notes[1]
+
+
+def test_choices_that_do_not_exist_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text(table())
+    with pytest.raises(DataError, match="inputs must be tokens or floats, got 'float'"):
+        import_file(tmp_path / "a.csv", root=tmp_path, inputs="float")
+    with pytest.raises(DataError, match="kind must be classification or regression, got 'banana'"):
+        import_file(tmp_path / "a.csv", root=tmp_path, kind="banana")
 
 
 def test_a_class_with_the_name_of_a_label_column_is_no_header(tmp_path):

@@ -22,8 +22,9 @@ EPILOG = """examples:
   head -1 reviews.txt | longlens predict runs/text-las-0-5e1cd8ed - --json
 
 INPUTS is a .npy file, (N, L) or (N, L, C), or a text file with an example in each line: the text
-itself where the run's task is one on texts, else numbers with commas or spaces between them. No
-line may be empty, and no value missing inside an example. Examples are counted from 0.
+itself where the run's task is one on texts, else numbers with commas or spaces between them; no
+header and no labels, as a table that was imported has them. No line may be empty, and no value
+missing inside an example. Examples are counted from 0, and cut as in training.
 Numbers are predicted for the last positions of an example, to which the task's targets belong."""
 
 

@@ -64,8 +64,8 @@ def model_config(options: TrainOptions, spec: Spec, kind: str = "supervised") ->
         values["max_length"] = longest
     if spec.readout is not None and kind == "supervised" and options.pooling != spec.readout:
         raise ValueError(
-            f"{options.task} is read out at one position: pooling must be {spec.readout!r}, got "
-            f"{options.pooling!r}"
+            f"{options.task} is read out at one position: pooling must be {spec.readout!r} "
+            f"(--pooling {spec.readout}), got {options.pooling!r}"
         )
     if spec.kind == "classification":
         head = "matching" if spec.pair else "classification"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -123,6 +124,8 @@ def evaluate_run(
             f"{folder} was trained on other data: {changed}; --task takes these as new"
         )
     check_fits(model, options)
+    if not same:
+        _check_names(record, options)
     data = tasks.load(options.task, options.root, **options.task_options)
     rows = batch_size or options.evaluate_batch or options.batch_size
     options = replace(options, evaluate_batch=rows, **_without_training(options))
@@ -152,6 +155,23 @@ def _without_training(options: TrainOptions) -> dict[str, Any]:
     return {"protocol": "+".join(kept) or "scratch"}
 
 
+def _check_names(record: Record, options: TrainOptions) -> None:
+    """Raise ValueError where classes of another task have other names than the run's own."""
+    try:
+        ours = spec_of(recorded_options(record)).class_names
+    except ValueError:  # the run's data are not here
+        return
+    theirs = spec_of(options).class_names
+    if ours and theirs and ours != theirs:
+        number = next(
+            n for n, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) > 1
+        )
+        raise ValueError(
+            f"class {number} of {options.task} is {theirs[number]!r}, of {record.task} "
+            f"{ours[number]!r}: classes are compared by their numbers"
+        )
+
+
 def check_fits(model: Model, options: TrainOptions) -> None:
     """Raise ValueError where the inputs or outputs of a run's task are not those of a model."""
     asked = model_config(options, spec_of(options))
@@ -171,7 +191,8 @@ def predict_run(
     Args:
         folder: of the run.
         examples: tokens (L,) or numbers (L,) or (L, C), of any lengths; or text: of a task on texts
-            the text itself, else numbers with commas or spaces between them.
+            the text itself, else numbers with commas or spaces between them. They are cut as in
+            training (``length``); where all of training had one length, others are warned of.
         device: where to compute.
 
     Returns:
@@ -190,12 +211,13 @@ def predict_run(
         options = recorded_options(record)
         spec = spec_of(options)
         names, encoding = spec.class_names, spec.encoding
+        only = spec.max_length if spec.pad_id is None else None
         if other_data(record, options):  # these may have other names
             names = None
         else:
             last = last or spec.target_length
     except ValueError:  # the data are not here
-        names, encoding = None, None
+        names, encoding, only = None, None, None
     if model.config.head == "regression" and last is None:
         raise ValueError(
             f"{folder} was trained on targets for the last positions of an example; how many these "
@@ -205,6 +227,15 @@ def predict_run(
         _input(model, _numbers(one, encoding, n) if isinstance(one, str) else one, n)
         for n, one in enumerate(examples)
     ]
+    odd = next((n for n, one in enumerate(inputs) if only not in (None, 0, len(one))), None)
+    if odd is not None:
+        warnings.warn(
+            f"example {odd} has {len(inputs[odd])} positions, those of training all had {only}: is "
+            "a label among the values?",
+            stacklevel=2,
+        )
+    if model.config.head != "language":  # there the length is that of windows
+        inputs = [one[: record.options.get("length")] for one in inputs]
     by_length: dict[int, list[int]] = {}
     for number, example in enumerate(inputs):
         by_length.setdefault(len(example), []).append(number)

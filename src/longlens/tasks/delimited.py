@@ -101,7 +101,7 @@ def _table(path: Path) -> Table:
     if _has_header(table.rows):
         table.header, table.rows, table.lines = table.rows[0], table.rows[1:], table.lines[1:]
         if not table.rows:
-            raise DataError(f"{path} has a header and nothing else")
+            raise DataError(f"{path} has one line alone, which was read as a header")
     return table
 
 
@@ -218,6 +218,7 @@ def _label_column(table: Table, columns: list[int], label: str | None) -> tuple[
     for n, other in ((first, last), (last, first)):
         if words[n] and not words[other]:
             return n, "the only one of text"
-    if table.path.suffix == ".tsv" or few[first] <= few[last]:
+    repeats = 1 < few[last] <= len(rows) // 2  # as values of a class do
+    if table.path.suffix == ".tsv" or few[first] <= few[last] or not repeats:
         return first, "the first, as in the UCR archive; --label changes it"
     return last, "the last, whose values repeat; --label changes it"

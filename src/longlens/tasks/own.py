@@ -99,6 +99,12 @@ def import_file(
     >>> manifest.name, manifest.spec.class_names, manifest.examples["train"]
     ('a', ('down', 'up'), 6)
     """
+    for option, value, choices in (
+        ("kind", kind, ("classification", "regression")),
+        ("inputs", inputs, ("tokens", "floats")),
+    ):
+        if value is not None and value not in choices:
+            raise DataError(f"{option} must be {' or '.join(choices)}, got {value!r}")
     source = str(source)
     given = _read(source, label)
     _add_targets(given, targets, source)

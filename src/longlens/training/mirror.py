@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 PROJECT = "longlens"
+LOGGERS = ("tensorboard", "wandb", "trackio")
 INTERFACE = ("init", "log", "finish")
 
 
@@ -68,7 +69,11 @@ def open_mirror(name: str, folder: Path, config: Mapping[str, Any]) -> Mirror | 
             return TensorBoard(folder)
         module = import_module(name)
     except ImportError:
-        raise ValueError(f"log={name} needs: pip install {name}") from None
+        if name in LOGGERS:
+            raise ValueError(f"log={name} needs: pip install {name}") from None
+        raise ValueError(
+            f"log={name!r}: no such module is installed; there are {', '.join(LOGGERS)}"
+        ) from None
     if not all(callable(getattr(module, part, None)) for part in INTERFACE):
         raise ValueError(
             "log must be none, tensorboard or a module with init, log and finish (wandb, trackio), "

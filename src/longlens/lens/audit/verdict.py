@@ -195,8 +195,10 @@ def _verdict(
     if not learned[place]:
         text = (
             f"no model is clearly better than chance ({chance:.1%}): the best, {best['model']}, "
-            f"has {best['test']:.1%}; train longer"
+            f"has {best['test']:.1%}"
         )
+        if not all(row.get("probe") for row in curve):
+            text += "; train longer"
         return _nothing(text, seeds, floor)
     if not bounded:
         return _nothing("no bounded model was trained", seeds, floor)
@@ -208,7 +210,11 @@ def _verdict(
     category = str(_category(np.array([needed or np.inf]), widest, length)[0])
     confidence = float((drawn == category).mean()) if seeds > 1 else None
     top = _best_global(curve)
-    has_learned = top is not None and bool(learned[curve.index(top)])
+    # any of them: the best on validation may be one of several, and not the best on test
+    has_learned = any(
+        row["global"] and known and (floor is None or row["test"] >= floor["test"])
+        for row, known in zip(curve, learned, strict=True)
+    )
     there = [n for n, row in enumerate(curve) if row["receptive_field"] == needed]
     all_there_is = draws - chance >= 0.95 * (1 - chance)  # whatever a global model might find
     conclusive = needed is not None and bool((all_there_is[:, there].mean(axis=0) >= SURE).any())
@@ -297,7 +303,7 @@ def _contradiction(
         return None
     if top is None:
         return "but no global model was trained, so nobody looked for what is far away"
-    if not has_learned or (floor is not None and top["test"] < floor["test"]):
+    if not has_learned:
         return f"but no global model has learned the task ({top['model']}, {top['test']:.1%})"
     return None
 

@@ -50,7 +50,8 @@ def las_attention(
         smoothing: "causal" (each key averages its last P values), "centered" (P odd; under a
             causal mask a query then sees up to P//2 values ahead) or "masked" (centered, cut at
             the query). None: "causal" if `is_causal` else "centered".
-        edge: "zero" (divide by P everywhere) or "renormalize" (rows sum to 1).
+        edge: "zero" (divide by P everywhere) or "renormalize" (each key shares its
+            weight among the positions that it reaches, so that rows sum to 1).
         is_causal: whether key j must not lie after query i.
         key_mask: (B, S) bool, True for a real token.
         query_offset: position of the first query: an int, or a tensor of 1 or B integers.
