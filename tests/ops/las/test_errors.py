@@ -13,6 +13,8 @@ KV = torch.randn(2, 2, 6, 8)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        (dict(query=Q.numpy()), ["query", "a tensor", "ndarray"]),
+        (dict(key=Q.numpy()), ["key", "a float tensor"]),
         (dict(query=Q[0]), ["query", "4 dimensions", "(4, 6, 8)"]),
         (dict(key=torch.randn(3, 4, 6, 8)), ["key", "batch size 2", "3"]),
         (dict(key=torch.randn(2, 4, 6, 9)), ["key", "head dimension 8", "9"]),

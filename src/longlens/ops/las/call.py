@@ -132,6 +132,8 @@ def _sees_all(call: Call) -> bool:
 
 def cast(call: Call) -> None:
     """What autocast asks for, as SDPA does it; α keeps its precision."""
+    if not isinstance(call.query, Tensor):  # nothing else has been checked yet
+        raise ValueError(f"query must be a tensor, got {type(call.query).__name__}")
     dtype = autocast_dtype(call.query)
     if dtype is not None:
         convert(call, dtype)
