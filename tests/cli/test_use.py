@@ -236,12 +236,10 @@ def test_predictions_are_of_examples_that_are_cut_as_in_training(tmp_path):
     assert predict_run(folder, list(changed)) == predict_run(folder, list(tokens[:5]))
 
 
-def test_an_example_longer_than_all_of_training_is_warned_of(tmp_path):
+def test_an_example_longer_than_all_of_training_is_refused(tmp_path):
     tokens = np.random.default_rng(0).integers(0, 9, (60, 20))
     folder = imported_run(tmp_path, "whole", tokens, tokens[:, 0] % 2)
-    with pytest.warns(
-        UserWarning, match="example 0 has 21 positions, those of training all had 20"
-    ):
+    with pytest.raises(ValueError, match=r"0 must have at most 20 positions, .* got 21"):
         predict_run(folder, [np.append(tokens[0], 1)])
 
 

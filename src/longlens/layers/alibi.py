@@ -53,8 +53,8 @@ class AlibiAttention(CachedAttention):
         scaled_bias: divide the bias by √d as well, as Eq. 2 of the LaS paper does; the original
             adds it to the scores that are divided already.
         bidirectional: attend to both sides.
-        past_only: where bidirectional, keys ahead lose nothing: the LaS paper's "distance matrix
-            multiplied by the causal mask" to the letter, which masks no score.
+        past_only: where bidirectional, keys ahead lose nothing: the LaS paper's distance
+            matrix, 0 for later keys, to the letter, which masks no score.
 
     >>> AlibiAttention(8, num_heads=2)(torch.randn(2, 10, 8)).shape
     torch.Size([2, 10, 8])

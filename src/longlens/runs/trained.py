@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -163,9 +162,7 @@ def _check_names(record: Record, options: TrainOptions) -> None:
         return
     theirs = spec_of(options).class_names
     if ours and theirs and ours != theirs:
-        number = next(
-            n for n, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) > 1
-        )
+        number = next(n for n, name in enumerate(ours) if theirs[n] != name)
         raise ValueError(
             f"class {number} of {options.task} is {theirs[number]!r}, of {record.task} "
             f"{ours[number]!r}: classes are compared by their numbers"
@@ -192,7 +189,7 @@ def predict_run(
         folder: of the run.
         examples: tokens (L,) or numbers (L,) or (L, C), of any lengths; or text: of a task on texts
             the text itself, else numbers with commas or spaces between them. They are cut as in
-            training (``length``); where all of training had one length, others are warned of.
+            training (``length``); where all of training had one length, none may be longer.
         device: where to compute.
 
     Returns:
@@ -227,13 +224,12 @@ def predict_run(
         _input(model, _numbers(one, encoding, n) if isinstance(one, str) else one, n)
         for n, one in enumerate(examples)
     ]
-    odd = next((n for n, one in enumerate(inputs) if only not in (None, 0, len(one))), None)
-    if odd is not None:
-        warnings.warn(
-            f"example {odd} has {len(inputs[odd])} positions, those of training all had {only}: is "
-            "a label among the values?",
-            stacklevel=2,
-        )
+    for number, one in enumerate(inputs):
+        if only and len(one) > only:
+            raise ValueError(
+                f"example {number} must have at most {only} positions, as all of training had, got "
+                f"{len(one)}; is a label among the values?"
+            )
     if model.config.head != "language":  # there the length is that of windows
         inputs = [one[: record.options.get("length")] for one in inputs]
     by_length: dict[int, list[int]] = {}

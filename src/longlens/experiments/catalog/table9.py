@@ -38,9 +38,9 @@ NOTES = (
     "those of the S4 repository's first configurations. These also let the learning rate fall on "
     "plateaus, cut Text at 2,048 characters and read Text and Pathfinder out at the last "
     "position; whether the paper kept that is not stated: see readings.",
-    "On Image and ListOps, LaS fell to chance here while the rate warmed up to 1e-3, with the norm "
-    "after each part (one run each, stopped); on Image 1e-4, the other rate of the paper's search, "
-    "trains: see readings.",
+    "While the rate warmed up to 1e-3, with the norm after each part, LaS fell here to chance on "
+    "Image, and to half of its accuracy on ListOps (one run each, stopped); on Image 1e-4, the "
+    "other rate of the paper's search, trains: see readings.",
 )
 
 
